@@ -11,6 +11,7 @@ __all__ = [
     "InputError",
     "PartitionerError",
     "PlanError",
+    "ProblemError",
     "ProfileError",
     "StageError",
 ]
@@ -34,6 +35,10 @@ class DeviceError(PartitionerError):
 
 class ProfileError(PartitionerError):
     """A profile is malformed, incomplete, or belongs to another machine or build."""
+
+
+class ProblemError(PartitionerError):
+    """A problem's arrays do not fit together or hold impossible values."""
 
 
 class InfeasibleError(PartitionerError):

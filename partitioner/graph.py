@@ -120,14 +120,8 @@ class OpGraph:
     outputs: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        for what, items in (("op", self.ops), ("tensor", self.tensors)):
-            for position, item in enumerate(items):
-                if item.id != position:
-                    raise GraphError(
-                        f"graph {self.name!r}: {what} {item.name!r} at position {position} has id "
-                        f"{item.id}; ids must count from 0 in order"
-                    )
-            _require_unique(self.name, what, [item.name for item in items])
+        _require_numbered(self.name, "op", self.ops)
+        _require_numbered(self.name, "tensor", self.tensors)
         for tensor in self.tensors:
             if tensor.producer is None and tensor.id not in self.inputs:
                 raise GraphError(
@@ -255,12 +249,19 @@ class OpGraph:
         }
 
 
-def _require_unique(graph: str, what: str, names: Sequence[str]) -> None:
+def _require_numbered(graph: str, what: str, items: Sequence[Op | Tensor]) -> None:
     seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise GraphError(f"graph {graph!r}: two {what}s are named {name!r}; names are unique")
-        seen.add(name)
+    for position, item in enumerate(items):
+        if item.id != position:
+            raise GraphError(
+                f"graph {graph!r}: {what} {item.name!r} at position {position} has id "
+                f"{item.id}; ids must count from 0 in order"
+            )
+        if item.name in seen:
+            raise GraphError(
+                f"graph {graph!r}: two {what}s are named {item.name!r}; names are unique"
+            )
+        seen.add(item.name)
 
 
 def _sample(names: Iterable[str], most: int = 8) -> str:
