@@ -1,0 +1,52 @@
+"""Files appear whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from partitioner.errors import InputError
+
+__all__ = ["replacing", "write_json", "write_text"]
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the block ends without error.
+
+    Raises
+    ------
+    InputError
+        If the folder is not there or cannot be written.
+    """
+    final = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{final.name}.", dir=final.parent)
+    except OSError as error:
+        raise InputError(f"{final}: cannot write here: {error.strerror}") from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(final)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write UTF-8 text, whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, data: Any) -> None:
+    """Write indented JSON, whole or not at all."""
+    write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")

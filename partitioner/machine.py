@@ -1,0 +1,412 @@
+"""Devices, memory pools and links of one machine; TOML in and out; detection of this host's."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from partitioner.errors import DeviceError
+from partitioner.files import write_text
+
+__all__ = ["Device", "HostInfo", "Link", "Machine", "MemoryPool", "allowed_cpus", "host_info"]
+
+_MOST_DETECTED = 8  # one device a core is only useful for a few cores
+_KINDS = ("cpu", "cuda", "opencl", "vulkan", "metal")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A core cluster or an accelerator.
+
+    Attributes
+    ----------
+    name : str
+        Unique in its machine; the string it was made from unless given.
+    kind : str
+        ``"cpu"`` or TVM's name of an accelerator kind.
+    cpus : tuple of int
+        For a CPU device the cores that its stage's threads are bound to, one thread a core; for
+        an accelerator the cores of the thread that drives it, empty for any.
+    index : int
+        Which accelerator of its kind.
+    target : str or None
+        TVM target as JSON text or tag; None for the host's own instruction set.
+    memory : str
+        Name of the memory pool that it draws on.
+    """
+
+    name: str
+    kind: str = "cpu"
+    cpus: tuple[int, ...] = ()
+    index: int = 0
+    target: str | None = None
+    memory: str = "host"
+
+    def __post_init__(self) -> None:
+        if self.kind not in _KINDS:
+            raise DeviceError(
+                f"device {self.name!r} is of kind {self.kind!r}; known: {', '.join(_KINDS)}"
+            )
+        if self.kind == "cpu" and not self.cpus:
+            raise DeviceError(f"CPU device {self.name!r} lists no cores; give it at least one")
+        if len(set(self.cpus)) != len(self.cpus):
+            raise DeviceError(f"device {self.name!r} lists a core twice: {format_cpus(self.cpus)}")
+
+    @property
+    def threads(self) -> int:
+        """Threads that run a stage's kernels here."""
+        return max(1, len(self.cpus)) if self.kind == "cpu" else 1
+
+    @staticmethod
+    def parse(text: str) -> Device:
+        """Read ``"cores:0-3"``, ``"cores:4,5"``, ``"cpu"`` (all allowed cores) or ``"cuda:0"``.
+
+        Raises
+        ------
+        DeviceError
+            If the text is none of these.
+        """
+        name = text.strip()
+        if name == "cpu":
+            return Device(name=name, cpus=allowed_cpus())
+        kind, _, rest = name.partition(":")
+        if kind == "cores":
+            return Device(name=name, cpus=parse_cpus(rest, name))
+        if kind in _KINDS and kind != "cpu" and re.fullmatch(r"\d+", rest or "0"):
+            return Device(name=name, kind=kind, index=int(rest or 0), memory=name)
+        raise DeviceError(
+            f"unknown device {text!r}; write cores:0-3, cores:4,5, cpu (all allowed cores), or an "
+            f"accelerator such as cuda:0"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPool:
+    """Memory that some devices share; `bytes` None for no budget."""
+
+    name: str
+    bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A directed link: ``latency_s + bytes / bytes_per_s``."""
+
+    source: str
+    target: str
+    latency_s: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Devices with the memory and links between them.
+
+    Raises
+    ------
+    DeviceError
+        If names repeat, CPU devices overlap, or a pool or link end is not there.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    memories: tuple[MemoryPool, ...] = ()
+    links: tuple[Link, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise DeviceError(f"machine {self.name!r} has no devices; name at least one")
+        owner: dict[int, str] = {}
+        names: set[str] = set()
+        for device in self.devices:
+            if device.name in names:
+                raise DeviceError(
+                    f"machine {self.name!r} has two devices named {device.name!r}; names are unique"
+                )
+            names.add(device.name)
+            for cpu in device.cpus:
+                if cpu in owner:
+                    raise DeviceError(
+                        f"core {cpu} belongs to both {owner[cpu]!r} and {device.name!r}; "
+                        "give each core to one device"
+                    )
+                owner[cpu] = device.name
+        for link in self.links:
+            for end in (link.source, link.target):
+                if end not in names:
+                    raise DeviceError(
+                        f"a link of machine {self.name!r} ends at {end!r}; "
+                        f"its devices are {', '.join(sorted(names))}"
+                    )
+        missing = {device.memory for device in self.devices} - {m.name for m in self.memories}
+        implied = tuple(MemoryPool(name) for name in sorted(missing))
+        object.__setattr__(self, "memories", (*self.memories, *implied))
+
+    @staticmethod
+    def of(devices: Machine | Sequence[Device | str | object] | str | Device | None) -> Machine:
+        """A machine from whatever a user names devices by.
+
+        Parameters
+        ----------
+        devices : None, Machine, Device, str, TVM device, or a sequence of these
+            None detects this host's cores.
+
+        Raises
+        ------
+        DeviceError
+            For unknown strings, overlapping core lists, or objects that name no device.
+        """
+        if devices is None:
+            return Machine.detect()
+        if isinstance(devices, Machine):
+            return devices
+        listed: Iterable[object] = (
+            [devices] if isinstance(devices, str | Device) or not _is_sequence(devices) else devices
+        )
+        return Machine(platform.node() or "host", tuple(_device(item) for item in listed))
+
+    @staticmethod
+    def detect() -> Machine:
+        """This host's allowed cores, one device a core, at most 8."""
+        cpus = allowed_cpus()[:_MOST_DETECTED]
+        devices = tuple(Device(name=f"cores:{cpu}", cpus=(cpu,)) for cpu in cpus)
+        return Machine(platform.node() or "host", devices)
+
+    def device(self, name: str) -> Device:
+        """The device of that name.
+
+        Raises
+        ------
+        DeviceError
+            If there is none; the known names are listed.
+        """
+        for device in self.devices:
+            if device.name == name:
+                return device
+        known = ", ".join(device.name for device in self.devices)
+        raise DeviceError(f"machine {self.name!r} has no device {name!r}; it has {known}")
+
+    def all_cores(self) -> Device | None:
+        """All CPU devices joined into one, to run the whole model with a thread a core.
+
+        None when there are fewer than two, or they differ in target or memory.
+        """
+        parts = [device for device in self.devices if device.kind == "cpu"]
+        if len(parts) < 2 or len({(part.target, part.memory) for part in parts}) > 1:
+            return None
+        cpus = tuple(sorted(cpu for part in parts for cpu in part.cpus))
+        return Device(
+            name=f"cores:{format_cpus(cpus)}",
+            cpus=cpus,
+            target=parts[0].target,
+            memory=parts[0].memory,
+        )
+
+    def require_present(self) -> None:
+        """Check that this host has the cores and lets this process use them.
+
+        Raises
+        ------
+        DeviceError
+            Naming the cores that are absent or forbidden.
+        """
+        allowed = set(allowed_cpus())
+        for device in self.devices:
+            lacking = [cpu for cpu in device.cpus if cpu not in allowed]
+            if lacking:
+                count = os.cpu_count() or 0
+                absent = [cpu for cpu in lacking if cpu >= count]
+                what = (
+                    f"this host has no core {format_cpus(absent)} (it has 0-{count - 1})"
+                    if absent
+                    else f"this process may not use core {format_cpus(lacking)}"
+                )
+                raise DeviceError(
+                    f"device {device.name!r}: {what}; use cores out of "
+                    f"{format_cpus(sorted(allowed))}"
+                )
+
+    @staticmethod
+    def load(path: str | Path) -> Machine:
+        """Read a machine from TOML.
+
+        Raises
+        ------
+        DeviceError
+            If the file cannot be read or its keys are wrong.
+        """
+        try:
+            data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            return Machine._from_data(data)
+        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise DeviceError(f"{path}: cannot read the machine: {error}") from error
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DeviceError(
+                f"{path}: not a machine description ({error}); it needs a name and [[device]] "
+                "tables with name and cpus, optionally [[memory]] and [[link]]"
+            ) from error
+
+    def save(self, path: str | Path) -> None:
+        """Write the machine as TOML."""
+        write_text(path, tomli_w.dumps(self.to_data()))
+
+    def to_data(self) -> dict[str, Any]:
+        """TOML- and JSON-ready form."""
+        devices = []
+        for device in self.devices:
+            row: dict[str, Any] = {"name": device.name, "kind": device.kind}
+            if device.cpus:
+                row["cpus"] = format_cpus(device.cpus)
+            if device.index:
+                row["index"] = device.index
+            if device.target is not None:
+                row["target"] = device.target
+            devices.append({**row, "memory": device.memory})
+        memories = [
+            {"name": m.name} if m.bytes is None else {"name": m.name, "bytes": m.bytes}
+            for m in self.memories
+        ]
+        links = [
+            {
+                "source": link.source,
+                "target": link.target,
+                "latency_s": link.latency_s,
+                "bytes_per_s": link.bytes_per_s,
+            }
+            for link in self.links
+        ]
+        return {"name": self.name, "device": devices, "memory": memories, "link": links}
+
+    @staticmethod
+    def _from_data(data: dict[str, Any]) -> Machine:
+        devices = []
+        for row in data["device"]:
+            unknown = set(row) - {"name", "kind", "cpus", "index", "target", "memory"}
+            if unknown:
+                raise ValueError(f"device {row.get('name')!r} has unknown keys {sorted(unknown)}")
+            cpus = row.get("cpus", "")
+            listed = parse_cpus(cpus, row["name"]) if isinstance(cpus, str) and cpus else cpus
+            devices.append(Device(**{**row, "cpus": tuple(listed or ())}))
+        return Machine(
+            str(data["name"]),
+            tuple(devices),
+            tuple(MemoryPool(**row) for row in data.get("memory", ())),
+            tuple(Link(**row) for row in data.get("link", ())),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HostInfo:
+    """What a profile depends on besides the kernels: processor and system.
+
+    Attributes
+    ----------
+    cpu, arch, system : str
+        Model name, architecture, operating system.
+    cores : int
+        Logical cores.
+    features : str
+        Short hash of the instruction-set flags.
+    """
+
+    cpu: str
+    arch: str
+    system: str
+    cores: int
+    features: str
+
+    def differs_from(self, other: HostInfo) -> tuple[str, ...]:
+        """Each fact that differs, as ``"cpu: A, here B"``; the system's name is left out."""
+        return tuple(
+            f"{name}: {getattr(self, name)}, here {getattr(other, name)}"
+            for name in ("cpu", "arch", "cores", "features")
+            if getattr(self, name) != getattr(other, name)
+        )
+
+
+@cache
+def host_info() -> HostInfo:
+    """Facts of the host that this process runs on."""
+    model, flags = platform.processor() or platform.machine(), ""
+    source = Path("/proc/cpuinfo")
+    if source.exists():
+        facts: dict[str, str] = {}
+        for line in source.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            facts.setdefault(key.strip().lower(), value.strip())
+        model = facts.get("model name") or facts.get("hardware") or facts.get("cpu part") or model
+        flags = facts.get("flags") or facts.get("features") or ""
+    return HostInfo(
+        cpu=model,
+        arch=platform.machine(),
+        system=platform.system(),
+        cores=os.cpu_count() or 1,
+        features=hashlib.sha256(" ".join(sorted(flags.split())).encode()).hexdigest()[:8],
+    )
+
+
+def allowed_cpus() -> tuple[int, ...]:
+    """Cores this process may use, ascending."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def parse_cpus(text: str, where: str) -> tuple[int, ...]:
+    """Read ``"0-3"``, ``"4,5"`` or a mixture.
+
+    Raises
+    ------
+    DeviceError
+        If the list is malformed.
+    """
+    cpus: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        first = int(match[1]) if match else 0
+        last = int(match[2] or first) if match else -1
+        if last < first or last - first > 4096:
+            raise DeviceError(
+                f"device {where!r}: {part.strip()!r} is no core list; write 0-3 or 4,5"
+            )
+        cpus.extend(range(first, last + 1))
+    return tuple(cpus)
+
+
+def format_cpus(cpus: Iterable[int]) -> str:
+    """The shortest list text: ``(0, 1, 2, 5)`` gives ``"0-2,5"``."""
+    runs: list[list[int]] = []
+    for cpu in cpus:
+        if runs and cpu == runs[-1][-1] + 1:
+            runs[-1].append(cpu)
+        else:
+            runs.append([cpu])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _device(item: object) -> Device:
+    if isinstance(item, Device):
+        return item
+    if isinstance(item, str):
+        return Device.parse(item)
+    # A TVM device prints as "cpu:0", "cuda:1"; this module does not import TVM to find out.
+    if type(item).__module__.split(".")[0] in ("tvm", "tvm_ffi"):
+        kind, _, index = str(item).partition(":")
+        return Device.parse("cpu" if kind == "cpu" else f"{kind}:{index or 0}")
+    raise DeviceError(
+        f"{item!r} names no device; give a string such as 'cores:0-3', a Device, or a TVM device"
+    )
