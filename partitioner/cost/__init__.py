@@ -1,0 +1,180 @@
+"""From a graph, a profile and a machine to the frozen problem a solver is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from partitioner.errors import DeviceError, GraphError, ProfileError
+from partitioner.graph import OpGraph
+from partitioner.machine import Device, Machine
+from partitioner.problem import LatencyModel, Objective, Problem, TransferCost
+from partitioner.profiling.table import OpKey, ProfileTable
+
+__all__ = ["build_problem", "op_keys", "options_of"]
+
+
+def options_of(machine: Machine) -> tuple[Device, ...]:
+    """What a stage may be placed on: each device, and all CPU cores joined into one.
+
+    The joined one occupies every core, so that a plan uses it alone: the model uncut, its kernels
+    spread over all cores.
+    """
+    together = machine.all_cores()
+    return machine.devices if together is None else (*machine.devices, together)
+
+
+def op_keys(graph: OpGraph, devices: Sequence[Device]) -> tuple[OpKey, ...]:
+    """Profile rows that planning `graph` on `devices` needs."""
+    return tuple(
+        OpKey(op.signature, device.name, device.threads) for device in devices for op in graph.ops
+    )
+
+
+def build_problem(
+    graph: OpGraph,
+    table: ProfileTable,
+    machine: Machine,
+    *,
+    objective: Objective = Objective.PERIOD,
+    max_stages: int | None = None,
+    memory_budgets: Mapping[str, int] | None = None,
+    pins: Mapping[str, str] | None = None,
+    queue_slots: int = 2,
+) -> Problem:
+    """Price every op on every option, and every tensor between them.
+
+    Parameters
+    ----------
+    graph, table, machine
+        The model's ops, their measured times, and the devices.
+    objective : Objective
+        What to minimize.
+    max_stages : int, optional
+        Default: as many as there are devices.
+    memory_budgets : mapping of str to int, optional
+        Bytes by memory pool or device name, over the machine's own.
+    pins : mapping of str to str, optional
+        Op name or source name to device name.
+    queue_slots : int
+        Items that wait before a stage, for its memory.
+
+    Raises
+    ------
+    ProfileError
+        If a time is missing; the ops and device are named.
+    DeviceError, GraphError
+        If a budget or pin names what is not there.
+    """
+    options = options_of(machine)
+    _require_times(graph, table, options)
+    handover = table.handover
+    if handover is None:
+        raise ProfileError("the profile has no hand-over cost; profile again")
+
+    time_s = np.array(
+        [
+            [
+                table.time_s(OpKey(op.signature, device.name, device.threads))
+                + table.host_s.get((device.name, device.threads), 0.0)
+                for device in options
+            ]
+            for op in graph.ops
+        ]
+    )
+    cores = sorted({cpu for device in options for cpu in device.cpus})
+    accelerators = [device.name for device in options if device.kind != "cpu"]
+    resources: list[int | str] = [*cores, *accelerators]
+    uses = np.array(
+        [
+            [int(resource in device.cpus or resource == device.name) for resource in resources]
+            for device in options
+        ],
+        dtype=np.int64,
+    )
+    pools = [pool.name for pool in machine.memories]
+    m = len(options)
+    return Problem(
+        op_names=tuple(op.name for op in graph.ops),
+        option_names=tuple(device.name for device in options),
+        time_s=time_s,
+        allowed=_allowed(graph, options, pins or {}),
+        host_s=np.zeros(m),
+        uses=uses,
+        capacity=np.ones(len(resources), dtype=np.int64),
+        pool_of=np.array([pools.index(device.memory) for device in options], dtype=np.int64),
+        pool_bytes=_budgets(machine, memory_budgets or {}),
+        producer=np.array(
+            [-1 if t.producer is None else t.producer for t in graph.tensors], dtype=np.int64
+        ),
+        consumers=tuple(t.consumers for t in graph.tensors),
+        to_caller=np.array([t.id in graph.outputs for t in graph.tensors], dtype=bool),
+        amount=np.array([t.bytes for t in graph.tensors], dtype=float),
+        tensor_bytes=np.array([t.bytes for t in graph.tensors], dtype=float),
+        send=_flat(m, handover.send_base_s, handover.send_s_per_byte),
+        recv=_flat(m, handover.recv_base_s, handover.recv_s_per_byte),
+        link=TransferCost.zero(m),
+        bus_of=np.full((m + 1, m + 1), -1, dtype=np.int64),
+        constant_bytes=np.array([c.bytes for c in graph.constants], dtype=float),
+        constant_ops=tuple(c.consumers for c in graph.constants),
+        live_bytes=np.array([op.live_bytes for op in graph.ops], dtype=float),
+        max_stages=max_stages or len(machine.devices),
+        queue_slots=queue_slots,
+        objective=objective,
+        latency_model=LatencyModel.ATOMIC if objective is Objective.PERIOD else LatencyModel.SERIAL,
+    )
+
+
+def _require_times(graph: OpGraph, table: ProfileTable, options: Sequence[Device]) -> None:
+    missing = set(table.missing(op_keys(graph, options)))
+    if not missing:
+        return
+    first = next(
+        (op.name, device.name)
+        for device in options
+        for op in graph.ops
+        if OpKey(op.signature, device.name, device.threads) in missing
+    )
+    raise ProfileError(
+        f"the profile lacks {len(missing)} of the times that {graph.name!r} needs, the first for "
+        f"op {first[0]!r} on {first[1]!r}; profile this model on these devices and keep the result"
+    )
+
+
+def _flat(n_options: int, base_s: float, per_byte_s: float) -> TransferCost:
+    shape = (n_options + 1, n_options + 1)
+    return TransferCost(np.full(shape, base_s), np.full(shape, per_byte_s))
+
+
+def _allowed(
+    graph: OpGraph, options: Sequence[Device], pins: Mapping[str, str]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    names = [device.name for device in options]
+    pinned = {op.id: op.pinned_to for op in graph.ops if op.pinned_to is not None}
+    pinned |= {graph.find_op(key).id: name for key, name in pins.items()}
+    allowed = np.ones((len(graph.ops), len(options)), dtype=bool)
+    for op, name in pinned.items():
+        if name not in names:
+            raise GraphError(
+                f"op {graph.ops[op].name!r} is pinned to {name!r}; the devices are "
+                f"{', '.join(names)}"
+            )
+        allowed[op] = [name == option for option in names]
+    return allowed
+
+
+def _budgets(
+    machine: Machine, budgets: Mapping[str, int]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    pools = {pool.name: pool.bytes for pool in machine.memories}
+    pool_of = {device.name: device.memory for device in machine.devices}
+    for name, size in budgets.items():
+        pool = name if name in pools else pool_of.get(name)
+        if pool is None:
+            raise DeviceError(
+                f"a memory budget names {name!r}; the pools are {', '.join(pools)}, the devices "
+                f"{', '.join(pool_of)}"
+            )
+        pools[pool] = size
+    return np.array([np.inf if size is None else float(size) for size in pools.values()])

@@ -1,0 +1,63 @@
+"""Times for a plan that nobody measured: a roofline guess, marked as such.
+
+Each op takes the longer of its arithmetic and its memory traffic (Williams, Waterman and Patterson,
+"Roofline", CACM 2009) on a nominal core. The figures are meant for balance, not for prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from partitioner.graph import OpGraph
+from partitioner.machine import Device
+from partitioner.profiling.table import Handover, Measurement, OpKey, Origin, ProfileTable
+
+__all__ = ["estimate_profile"]
+
+_FLOP_PER_S = 2.0e10
+_BYTES_PER_S = 8.0e9
+_KERNEL_S = 2.0e-6
+_HOP_S = 3.0e-5
+_COPY_BYTES_PER_S = 5.0e9
+
+
+def estimate_profile(
+    graph: OpGraph, devices: Sequence[Device], origin: Origin, flops: Mapping[str, float]
+) -> ProfileTable:
+    """A table for `graph` on `devices` without running anything.
+
+    Parameters
+    ----------
+    graph : OpGraph
+        The model's ops.
+    devices : sequence of Device
+        All are taken as equal cores; k threads are k times as fast.
+    origin : Origin
+        Of this host.
+    flops : mapping of str to float
+        Floating-point operations of each op, by name.
+
+    Returns
+    -------
+    ProfileTable
+        With `estimated` set and zero runs in each row.
+    """
+    weights = dict.fromkeys(range(len(graph.ops)), 0.0)
+    for constant in graph.constants:
+        for op in constant.consumers:
+            weights[op] += constant.bytes
+    rows: dict[OpKey, Measurement] = {}
+    for op in graph.ops:
+        touched = (*graph.inputs_of[op.id], *graph.outputs_of[op.id])
+        traffic = weights[op.id] + sum(graph.tensors[t].bytes for t in touched)
+        one_core_s = max(flops.get(op.name, 0.0) / _FLOP_PER_S, traffic / _BYTES_PER_S)
+        for device in devices:
+            rows[OpKey(op.signature, device.name, device.threads)] = Measurement(
+                _KERNEL_S + one_core_s / device.threads
+            )
+    return ProfileTable(
+        origin=origin,
+        ops=rows,
+        handover=Handover(_HOP_S, 1 / _COPY_BYTES_PER_S, _HOP_S, 0.0),
+        estimated=True,
+    )
