@@ -1,0 +1,114 @@
+"""Steps on the blocks of a kernel that several schedule rules take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.s_tir.schedule import ScheduleError
+
+from partitioner.lowering.isa import Isa
+
+__all__ = [
+    "all_blocks",
+    "block_names",
+    "extent",
+    "inline_tail",
+    "is_reduction",
+    "read_index",
+    "schedule_rest",
+    "schedule_spatial",
+    "vectorize_loop",
+]
+
+
+def all_blocks(sch: Any) -> list[Any]:
+    """Leaf blocks of the kernel in program order."""
+    return list(sch.get_child_blocks(sch.get_sblock("root")))
+
+
+def block_names(sch: Any) -> list[str]:
+    """Names of `all_blocks`."""
+    return [sch.get(block).name_hint for block in all_blocks(sch)]
+
+
+def is_reduction(sch: Any, block: Any) -> bool:
+    """Whether a block sums (or the like) over an axis."""
+    return sch.get(block).init is not None
+
+
+def extent(sch: Any, loop: Any) -> int | None:
+    """Trip count of a loop, None where it is not a constant."""
+    value = sch.get(loop).extent
+    return int(value) if isinstance(value, tirx.IntImm) else None
+
+
+def read_index(sch: Any, block: Any, buffer: str) -> int:
+    """Position of the buffer with this name among a block's reads."""
+    return [region.source.name for region in sch.get(block).reads].index(buffer)
+
+
+def inline_tail(sch: Any, block: Any) -> Any:
+    """Inline a block and its element-wise consumers into the last of them.
+
+    Stops before a consumer that is a reduction, has other loops than its producer, or ends a
+    chain that would have several outputs.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        Changed in place.
+    block : SBlockRV
+
+    Returns
+    -------
+    SBlockRV
+        The block that now holds what `block` computed.
+    """
+    while True:
+        consumers = sch.get_consumers(block)
+        if not consumers or any(is_reduction(sch, c) for c in consumers):
+            return block
+        loops = [extent(sch, loop) for loop in sch.get_loops(block)]
+        if any([extent(sch, loop) for loop in sch.get_loops(c)] != loops for c in consumers):
+            return block
+        # The earliest consumer goes on: it may itself feed the others (x * sigmoid(x)).
+        order = block_names(sch)
+        following = min(consumers, key=lambda c: order.index(sch.get(c).name_hint))
+        try:
+            sch.compute_inline(block)
+        except ScheduleError:
+            return block
+        block = following
+
+
+def vectorize_loop(sch: Any, loop: Any, lanes: int) -> None:
+    """Vectorize the innermost loop by whole vectors where that leaves no remainder.
+
+    A loop that is not a multiple is left to the compiler, which vectorizes it with a scalar rest;
+    a predicated vector loop would become scalar throughout.
+    """
+    count = extent(sch, loop)
+    if count is not None and count % lanes == 0:
+        _, inner = sch.split(loop, [None, lanes])
+        sch.vectorize(inner)
+
+
+def schedule_spatial(sch: Any, block: Any, isa: Isa) -> None:
+    """Parallel outer loop, vector inner loop, for a block without reduction."""
+    loops = sch.get_loops(block)
+    if not loops:
+        return
+    outer = loops[:-1]
+    if outer:
+        sch.parallel(sch.fuse(*outer))
+    vectorize_loop(sch, loops[-1], isa.lanes)
+
+
+def schedule_rest(sch: Any, done: Any, isa: Isa) -> None:
+    """Schedule the blocks after one that a rule has finished, each for itself."""
+    for block in sch.get_consumers(done):
+        tail = inline_tail(sch, block)
+        if not is_reduction(sch, tail):
+            schedule_spatial(sch, tail, isa)
+        schedule_rest(sch, tail, isa)
