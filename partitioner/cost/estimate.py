@@ -42,10 +42,10 @@ def estimate_profile(
     ProfileTable
         With `estimated` set and zero runs in each row.
     """
-    weights = dict.fromkeys(range(len(graph.ops)), 0.0)
+    weights = [0.0] * len(graph.ops)
     for constant in graph.constants:
-        for op in constant.consumers:
-            weights[op] += constant.bytes
+        for consumer in constant.consumers:
+            weights[consumer] += constant.bytes
     rows: dict[OpKey, Measurement] = {}
     for op in graph.ops:
         touched = (*graph.inputs_of[op.id], *graph.outputs_of[op.id])

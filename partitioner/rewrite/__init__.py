@@ -1,0 +1,1 @@
+"""Plans into modules."""

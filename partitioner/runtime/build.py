@@ -1,0 +1,170 @@
+"""From a stage's module to a shared library on disk, kept so that nothing is compiled twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+
+import partitioner.lowering
+from partitioner import lowering
+from partitioner.errors import BuildError, DeviceError
+from partitioner.files import write_json
+from partitioner.machine import Device, Machine, host_info
+from partitioner.profiling.table import Origin
+
+__all__ = ["BuildCache", "Built", "lowering_hash", "origin_of", "target_of"]
+
+_MOST_BYTES = 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A compiled stage.
+
+    Attributes
+    ----------
+    path : Path
+        The shared library.
+    kernels : tuple of (str, tuple of str)
+        For each op, in the order they run, the symbols of its kernels.
+    """
+
+    path: Path
+    kernels: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+class BuildCache:
+    """Compiled stages by content: module, target, TVM and lowering.
+
+    Parameters
+    ----------
+    folder : path, optional
+        Where to keep them. Default: ``$XDG_CACHE_HOME/partitioner/builds``, which is thinned out,
+        the longest unused first, when it grows over 4 GiB.
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        self.folder = Path(folder) if folder else Path(root) / "partitioner" / "builds"
+
+    def build(self, module: Any, device: Device) -> Built:
+        """Lower and compile a stage's module, or find it already compiled.
+
+        Parameters
+        ----------
+        module : tvm.IRModule
+            As `partitioner.rewrite.split` makes it: `main` calls one function an op.
+        device : Device
+            Where it will run; its target decides the kernels.
+
+        Raises
+        ------
+        BuildError
+            If it cannot be lowered, compiled or linked.
+        """
+        target = target_of(device)
+        library = self.folder / f"{_key(module, target)}.so"
+        record = library.with_suffix(".json")
+        if library.exists() and record.exists():
+            os.utime(library)
+            kernels = json.loads(record.read_text(encoding="utf-8"))
+            return Built(library, tuple((op, tuple(symbols)) for op, symbols in kernels))
+        lowered = lowering.lower(module, target)
+        kernels = lowering.kernels_of(lowered)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._thin_out()
+        _export(lowering.build(lowered, target), library)
+        write_json(record, kernels)
+        return Built(library, kernels)
+
+    def _thin_out(self) -> None:
+        libraries = sorted(self.folder.glob("*.so"), key=lambda path: -path.stat().st_mtime)
+        total = 0
+        for library in libraries:
+            total += library.stat().st_size
+            if total > _MOST_BYTES:
+                library.unlink(missing_ok=True)
+                library.with_suffix(".json").unlink(missing_ok=True)
+
+
+def target_of(device: Device) -> Any:
+    """TVM target of a device: its own, or this host's.
+
+    Raises
+    ------
+    DeviceError
+        If the target is malformed or of a kind that nothing is lowered for.
+    """
+    if device.kind != "cpu":
+        raise DeviceError(
+            f"device {device.name!r}: stages are lowered for CPU devices only; "
+            f"give cores instead of {device.kind!r}"
+        )
+    if device.target is None:
+        # Threads are set when a stage runs, so one build serves any number of them.
+        return lowering.host_target(1)
+    try:
+        text = device.target
+        return tvm.target.Target(json.loads(text) if text.lstrip().startswith("{") else text)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise DeviceError(
+            f"device {device.name!r}: TVM takes no target {device.target!r}: {error}"
+        ) from error
+
+
+def origin_of(machine: Machine) -> Origin:
+    """What times measured here and now, on these devices, depend on."""
+    return Origin(
+        host=host_info(),
+        tvm=str(tvm.__version__),
+        lowering=lowering_hash(),
+        targets=tuple((device.name, str(target_of(device))) for device in machine.devices),
+    )
+
+
+@cache
+def lowering_hash() -> str:
+    """Hash of the lowering's own sources: other schedules make other kernels."""
+    digest = hashlib.sha256()
+    for source in sorted(Path(partitioner.lowering.__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _key(module: Any, target: Any) -> str:
+    # Constants count: two stages of one shape with other weights are different libraries. Names
+    # count too, since the record of kernels refers to ops by name.
+    parts = (
+        tvm_ffi.structural_hash(module),
+        sorted(var.name_hint for var in module.get_global_vars()),
+        str(target),
+        tvm.__version__,
+        lowering_hash(),
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
+
+
+def _export(executable: Any, library: Path) -> None:
+    if shutil.which("g++") is None and shutil.which("c++") is None:
+        raise BuildError(
+            "no C++ compiler is there to link a stage with; install one (Debian: apt-get install "
+            "g++)"
+        )
+    # Its own folder: the linker writes beside its output, and the library must appear whole.
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=library.parent) as folder:
+        temporary = Path(folder) / "stage.so"
+        try:
+            executable.export_library(str(temporary))
+        except RuntimeError as error:
+            raise BuildError(f"linking {library.name} failed: {error}") from error
+        temporary.replace(library)
