@@ -1,0 +1,118 @@
+"""Solvers: the pipeline with the lowest period (or latency), with a proof.
+
+`solve` is the door. `SOLVERS` names the methods; every assignment that they return is scored by
+`partitioner.evaluation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from partitioner.errors import ProblemError
+from partitioner.problem import Problem, Solution
+from partitioner.solvers.baselines import (
+    all_singles,
+    alternatives,
+    equal_split,
+    proportional_split,
+    replicas,
+    single,
+)
+from partitioner.solvers.brute import exhaustive
+from partitioner.solvers.limits import Limits, Progress
+from partitioner.solvers.neighbours import neighbours
+from partitioner.solvers.session import Session
+
+__all__ = [
+    "SOLVERS",
+    "Limits",
+    "Progress",
+    "all_singles",
+    "alternatives",
+    "equal_split",
+    "neighbours",
+    "proportional_split",
+    "replicas",
+    "single",
+    "solve",
+]
+
+
+def _dp(problem: Problem, limits: Limits) -> Solution:
+    """Dynamic programming over ideals alone."""
+    session = Session(problem, limits, "dp")
+    if session.open:
+        session.run_dp()
+    return session.result()
+
+
+def _cpsat(problem: Problem, limits: Limits) -> Solution:
+    """CP-SAT alone."""
+    session = Session(problem, limits, "cpsat")
+    if session.open:
+        session.run_cpsat()
+    return session.result()
+
+
+def _auto(problem: Problem, limits: Limits) -> Solution:
+    """Dynamic programming where it fits, CP-SAT for whatever is left to prove."""
+    session = Session(problem, limits, "auto")
+    if session.open and session.dp_applies:
+        session.try_dp()
+    if session.open:
+        session.run_cpsat()
+    return session.result()
+
+
+SOLVERS: Mapping[str, Callable[[Problem, Limits], Solution]] = MappingProxyType(
+    {"dp": _dp, "cpsat": _cpsat, "brute": exhaustive}
+)
+"""Methods by name. `solve` knows "auto" besides."""
+
+
+def solve(
+    problem: Problem,
+    *,
+    method: str = "auto",
+    time_limit_s: float = 10.0,
+    progress: Progress | None = None,
+    hint: Solution | None = None,
+) -> Solution:
+    """Find the assignment with the lowest objective and prove how good it is.
+
+    Stages are contiguous (numbered along the edges) and run on one option each.
+
+    Parameters
+    ----------
+    problem : Problem
+        What to minimize and within which limits.
+    method : str
+        "auto", or a name in `SOLVERS`.
+    time_limit_s : float
+        Wall time to spend; 0 returns the quick incumbent.
+    progress : callable, optional
+        Called as ``progress(objective_s, bound_s, spent_s)`` on every improvement.
+    hint : Solution, optional
+        A known assignment to start from; the result is never worse.
+
+    Returns
+    -------
+    Solution
+        `stats.status` is OPTIMAL only with a bound within 1e-6 of the objective. Interrupted by
+        Ctrl-C or the limit, the best so far.
+
+    Raises
+    ------
+    InfeasibleError
+        If no assignment exists (saying why), or none was found within the time limit.
+    ProblemError
+        If `method` is unknown or cannot treat this problem.
+    """
+    known = {"auto": _auto, **SOLVERS}
+    if method not in known:
+        raise ProblemError(f"there is no solver {method!r}; known are {', '.join(known)}")
+    if not time_limit_s >= 0:
+        raise ProblemError(f"time_limit_s is {time_limit_s}; it must be zero or more")
+    limits = Limits(time_limit_s=time_limit_s, progress=progress, hint=hint)
+    return known[method](problem, limits)

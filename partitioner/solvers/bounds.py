@@ -1,0 +1,184 @@
+"""Proven lower bounds on the objective, cheap enough to take before any search.
+
+Each is a relaxation: the largest op, the load spread ideally over what the resources allow, the
+critical path, and what the caller must spend on inputs and outputs. Linear programming only finds
+good multipliers for the load bound; the bound itself is recomputed from them and holds for any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import coo_matrix
+
+from partitioner.problem import Floats, LatencyModel, Objective, Problem
+from partitioner.solvers.reduce import Units, most_stages
+
+__all__ = ["Prices", "caller_bound", "load_prices", "lower_bound", "transfer_bounds"]
+
+# Sums of floats taken in another order than `evaluation` takes them differ by less than this.
+_SLACK = 1.0 - 1e-12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prices:
+    """Multipliers of resources and stage slots for the load bound.
+
+    With `resource` >= 0 and `slot` >= 0, a stage on option d with period T does at most
+    ``T * (uses[d] @ resource + slot)`` of priced work, where an op's priced work is its cheapest
+    ``time_s[op, d] * (uses[d] @ resource + slot)``.
+
+    Attributes
+    ----------
+    resource : array, shape (n_resources,)
+        Price of one unit of each resource.
+    slot : float
+        Price of one stage.
+    work : array, shape (n_units,)
+        Priced work of each unit.
+    total : float
+        Price of all there is.
+    """
+
+    resource: Floats
+    slot: float
+    work: Floats
+    total: float
+
+    @property
+    def bound_s(self) -> float:
+        """Lower bound on the period, seconds."""
+        return float(self.work.sum()) / self.total * _SLACK if self.total > 0 else 0.0
+
+
+def lower_bound(problem: Problem, units: Units) -> float:
+    """Best of the cheap bounds on the problem's objective, seconds."""
+    shortest = units.time_s.min(axis=1)
+    host = float(problem.host_s.min())
+    caller = caller_bound(problem, units)
+    if problem.objective is Objective.PERIOD:
+        alone = float((units.time_s + problem.host_s).min(axis=1).max())
+        loads = [prices.bound_s for prices in load_prices(problem, units)]
+        return max(alone * _SLACK, caller * _SLACK, *loads)
+    if problem.latency_model is LatencyModel.SERIAL:
+        return (float(shortest.sum()) + host) * _SLACK
+    finish = np.zeros(len(units))
+    for unit, before in enumerate(units.before):
+        finish[unit] = shortest[unit] + max((finish[b] for b in before), default=0.0)
+    return (float(finish.max()) + host) * _SLACK
+
+
+def caller_bound(problem: Problem, units: Units) -> float:
+    """Least time that the caller itself spends on one item, seconds."""
+    caller = problem.n_options
+    seconds = 0.0
+    for flow in units.flows:
+        amount = float(problem.amount[flow.tensor])
+        if flow.producer < 0:
+            runs = units.runs[list(flow.readers)].any(axis=0)
+            cost = _seconds(problem.send.base_s, problem.send.per_unit_s, amount)[caller, :-1]
+            seconds += float(cost[runs].min(initial=np.inf)) if runs.any() else 0.0
+        elif flow.to_caller:
+            runs = units.runs[flow.producer]
+            cost = _seconds(problem.recv.base_s, problem.recv.per_unit_s, amount)[:-1, caller]
+            seconds += float(cost[runs].min(initial=np.inf)) if runs.any() else 0.0
+    return seconds
+
+
+def load_prices(problem: Problem, units: Units) -> tuple[Prices, ...]:
+    """Multipliers for the load bound: one price a stage, and those of the fractional relaxation.
+
+    The relaxation spreads each op over the options in any fractions, options over the resources in
+    any fractions, and minimizes the period.
+    """
+    slots = most_stages(problem)
+    found = [_priced(problem, units, np.zeros(len(problem.capacity)), 1.0, slots)]
+    duals = _duals(problem, units, slots)
+    if duals is not None:
+        found.append(_priced(problem, units, *duals, slots))
+    return tuple(prices for prices in found if prices.total > 0)
+
+
+def transfer_bounds(problem: Problem, option: int, amount: Floats) -> tuple[Floats, Floats]:
+    """Least send and receive cost of tensors between `option` and any other stage's option.
+
+    Parameters
+    ----------
+    option : int
+        The option charged.
+    amount : array, shape (k,)
+        Units of each tensor.
+
+    Returns
+    -------
+    send_s, recv_s : array, shape (k,)
+        0 where no option can stand beside it.
+    """
+    beside = [
+        other
+        for other in range(problem.n_options)
+        if np.all(problem.uses[option] + problem.uses[other] <= problem.capacity)
+    ]
+    if not beside:
+        return np.zeros(len(amount)), np.zeros(len(amount))
+    send, recv = problem.send, problem.recv
+    out = send.base_s[option, beside][:, None] + np.outer(send.per_unit_s[option, beside], amount)
+    into = recv.base_s[beside, option][:, None] + np.outer(recv.per_unit_s[beside, option], amount)
+    return out.min(axis=0), into.min(axis=0)
+
+
+def _seconds(base_s: Floats, per_unit_s: Floats, amount: float) -> Floats:
+    return np.asarray(base_s + amount * per_unit_s)
+
+
+def _priced(problem: Problem, units: Units, resource: Floats, slot: float, slots: int) -> Prices:
+    rate = problem.uses @ resource + slot
+    with np.errstate(invalid="ignore"):
+        cost = np.where(units.runs, units.time_s * rate, np.inf)
+    work = cost.min(axis=1)
+    return Prices(resource, slot, work, float(problem.capacity @ resource + slot * slots))
+
+
+def _duals(problem: Problem, units: Units, slots: int) -> tuple[Floats, float] | None:
+    """Prices from the relaxation's dual, None when it has no use (nothing scarce, no solution)."""
+    n, m = units.time_s.shape
+    scale = float(units.time_s.min(axis=1).max(initial=0.0))
+    if not np.isfinite(scale) or scale <= 0:
+        return None
+    # Options far too slow for an op to matter would only spoil the numbers.
+    ratio = units.time_s / scale
+    useful = units.runs & (ratio <= 1e6)
+    unit, option = np.nonzero(useful)
+    k = len(unit)
+    columns = np.arange(k)
+    n_resources = len(problem.capacity)
+    assign = coo_matrix((np.ones(k), (unit, columns)), shape=(n, k + m + 1)).tocsr()
+    # Rows: work of each option <= its share Z; resources; slots. Columns: fractions, Z, T.
+    rows = [option, np.arange(m)]
+    cols = [columns, k + np.arange(m)]
+    data = [ratio[unit, option], -np.ones(m)]
+    used_option, used_resource = np.nonzero(problem.uses)
+    rows += [m + used_resource, m + np.arange(n_resources)]
+    cols += [k + used_option, np.full(n_resources, k + m)]
+    data += [
+        problem.uses[used_option, used_resource].astype(float),
+        -problem.capacity.astype(float),
+    ]
+    rows += [np.full(m, m + n_resources), np.array([m + n_resources])]
+    cols += [k + np.arange(m), np.array([k + m])]
+    data += [np.ones(m), np.array([-float(slots)])]
+    limits = coo_matrix(
+        (np.concatenate(data), (np.concatenate(rows), np.concatenate(cols))),
+        shape=(m + n_resources + 1, k + m + 1),
+    ).tocsr()
+    cost = np.zeros(k + m + 1)
+    cost[-1] = 1.0
+    result: object = linprog(
+        cost, A_ub=limits, b_ub=np.zeros(m + n_resources + 1), A_eq=assign, b_eq=np.ones(n)
+    )
+    if getattr(result, "status", 1) != 0:
+        return None
+    marginals = np.maximum(0.0, -np.asarray(result.ineqlin.marginals))  # type: ignore[attr-defined]  # scipy's result is untyped
+    return marginals[m : m + n_resources], float(marginals[m + n_resources])

@@ -1,0 +1,112 @@
+"""Downsets (ideals) of the units' order: the possible prefixes of a pipeline."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import numpy as np
+
+from partitioner.problem import Bools, Floats
+from partitioner.solvers.reduce import Units
+
+__all__ = ["all_ideals", "membership", "prefix_ideals"]
+
+
+def all_ideals(
+    units: Units, work: Floats, most: float, reach: float, limit: int
+) -> list[int] | None:
+    """Every downset that can be a cut, as bit masks by growing size.
+
+    Parameters
+    ----------
+    work : array, shape (n_units,)
+        Priced work of each unit.
+    most : float
+        Priced work that everything before a cut may hold at most.
+    reach : float
+        Priced work that everything before a cut must hold at least; the empty set always may.
+    limit : int
+        Largest number of downsets visited.
+
+    Returns
+    -------
+    list of int or None
+        None when there are more than `limit`.
+    """
+    n = len(units)
+    before = [sum(1 << b for b in units.before[v]) for v in range(n)]
+    after: list[list[int]] = [[] for _ in range(n)]
+    for v in range(n):
+        for b in units.before[v]:
+            after[b].append(v)
+    full = (1 << n) - 1
+    cost = [float(value) for value in work]
+    level: dict[int, tuple[tuple[int, ...], float]] = {
+        0: (tuple(v for v in range(n) if not before[v]), 0.0)
+    }
+    kept = [0]
+    visited = 1
+    for _ in range(n):
+        grown: dict[int, tuple[tuple[int, ...], float]] = {}
+        for ideal, (ready, done) in level.items():
+            for v in ready:
+                larger = ideal | 1 << v
+                total = done + cost[v]
+                if larger in grown or (total > most and larger != full):
+                    continue
+                fresh = [w for w in after[v] if before[w] & ~larger == 0]
+                grown[larger] = (tuple(w for w in ready if w != v) + tuple(fresh), total)
+        visited += len(grown)
+        if visited > limit:
+            return None
+        kept += [ideal for ideal, (_, done) in grown.items() if done >= reach or ideal == full]
+        level = grown
+    if kept[-1] != full:
+        kept.append(full)
+    return kept
+
+
+def prefix_ideals(units: Units, orders: int, seed: int) -> list[int]:
+    """Prefixes of the given order and of `orders` - 1 random depth-first ones, by growing size."""
+    found: set[int] = {0}
+    for order in _orders(units, orders, seed):
+        mask = 0
+        for v in order:
+            mask |= 1 << v
+            found.add(mask)
+    return sorted(found, key=lambda mask: (mask.bit_count(), mask))
+
+
+def membership(ideals: Iterable[int], n: int) -> Bools:
+    """Which units each downset holds, shape (n_ideals, n)."""
+    size = (n + 7) // 8
+    raw = b"".join(ideal.to_bytes(size, "little") for ideal in ideals)
+    rows = np.frombuffer(raw, dtype=np.uint8).reshape(-1, size)
+    return np.unpackbits(rows, axis=1, bitorder="little")[:, :n].astype(np.bool_)
+
+
+def _orders(units: Units, count: int, seed: int) -> Iterable[list[int]]:
+    n = len(units)
+    yield list(range(n))
+    after: list[list[int]] = [[] for _ in range(n)]
+    for v in range(n):
+        for b in units.before[v]:
+            after[b].append(v)
+    chance = random.Random(seed)
+    for _ in range(count - 1):
+        missing = [len(units.before[v]) for v in range(n)]
+        stack = [v for v in range(n) if missing[v] == 0]
+        chance.shuffle(stack)
+        order = []
+        while stack:
+            v = stack.pop()
+            order.append(v)
+            fresh = []
+            for w in after[v]:
+                missing[w] -= 1
+                if missing[w] == 0:
+                    fresh.append(w)
+            chance.shuffle(fresh)
+            stack += fresh
+        yield order
