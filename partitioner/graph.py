@@ -40,6 +40,8 @@ class Op:
         Bytes of all activations alive while it runs in module order (its inputs, its outputs and
         whatever an earlier op made for a later one). What a stage needs for its own activations
         is at most the largest `live_bytes` of its ops.
+    flops : float
+        Floating-point operations of its matrix products and convolutions, a multiply-add as two.
     pinned_to : str or None
         Name of the device that it must run on.
     """
@@ -50,6 +52,7 @@ class Op:
     sources: tuple[str, ...]
     signature: str
     live_bytes: int = 0
+    flops: float = 0.0
     pinned_to: str | None = None
 
 

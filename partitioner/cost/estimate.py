@@ -6,7 +6,7 @@ Each op takes the longer of its arithmetic and its memory traffic (Williams, Wat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from partitioner.graph import OpGraph
 from partitioner.machine import Device
@@ -21,9 +21,7 @@ _HOP_S = 3.0e-5
 _COPY_BYTES_PER_S = 5.0e9
 
 
-def estimate_profile(
-    graph: OpGraph, devices: Sequence[Device], origin: Origin, flops: Mapping[str, float]
-) -> ProfileTable:
+def estimate_profile(graph: OpGraph, devices: Sequence[Device], origin: Origin) -> ProfileTable:
     """A table for `graph` on `devices` without running anything.
 
     Parameters
@@ -34,8 +32,6 @@ def estimate_profile(
         All are taken as equal cores; k threads are k times as fast.
     origin : Origin
         Of this host.
-    flops : mapping of str to float
-        Floating-point operations of each op, by name.
 
     Returns
     -------
@@ -50,7 +46,7 @@ def estimate_profile(
     for op in graph.ops:
         touched = (*graph.inputs_of[op.id], *graph.outputs_of[op.id])
         traffic = weights[op.id] + sum(graph.tensors[t].bytes for t in touched)
-        one_core_s = max(flops.get(op.name, 0.0) / _FLOP_PER_S, traffic / _BYTES_PER_S)
+        one_core_s = max(op.flops / _FLOP_PER_S, traffic / _BYTES_PER_S)
         for device in devices:
             rows[OpKey(op.signature, device.name, device.threads)] = Measurement(
                 _KERNEL_S + one_core_s / device.threads

@@ -11,7 +11,7 @@ from tvm import relax
 
 from partitioner.errors import GraphError
 from partitioner.graph import OpGraph
-from partitioner.plan import stage_tensors
+from partitioner.plan_check import stage_tensors
 
 __all__ = ["split"]
 
@@ -33,7 +33,7 @@ def split(module: Any, graph: OpGraph, stage_of: Sequence[int]) -> tuple[Any, ..
     -------
     tuple of tvm.IRModule
         `main` of each takes the tensors that enter the stage and returns a tuple of those that
-        leave it, both in the order of `partitioner.plan.stage_tensors`.
+        leave it, both in the order of `partitioner.plan_check.stage_tensors`.
 
     Raises
     ------

@@ -1,0 +1,206 @@
+"""The whole row on one screen: load, group, profile, price, solve, plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from partitioner.cost import build_problem, options_of
+from partitioner.cost.estimate import estimate_profile
+from partitioner.errors import ImportModelError, InputError
+from partitioner.frontend import Grouped, group, load
+from partitioner.machine import Machine
+from partitioner.partition import Partition
+from partitioner.plan import Plan
+from partitioner.planning import choose, make_plan, rescore
+from partitioner.problem import Objective
+from partitioner.profiling.collect import collect
+from partitioner.profiling.table import ProfileTable
+from partitioner.runtime.build import BuildCache, origin_of
+
+__all__ = ["auto_partition", "import_model", "profile_model"]
+
+Progress = Callable[[str, float], None]
+
+
+def _silent(what: str, part: float) -> None:
+    """Report progress to nobody."""
+
+
+def auto_partition(
+    model: Any,
+    devices: Any = None,
+    *,
+    objective: str = "period",
+    strategy: str = "best",
+    max_stages: int | None = None,
+    memory_budgets: Mapping[str, int] | None = None,
+    pins: Mapping[str, str] | None = None,
+    profile: ProfileTable | str | Path | None = None,
+    profile_seconds: float = 8.0,
+    allow_foreign_profile: bool = False,
+    plan: Plan | str | Path | None = None,
+    time_limit_s: float = 10.0,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    builds: BuildCache | None = None,
+    progress: Progress = _silent,
+) -> Partition:
+    """Cut a model into stages for these devices: measure, decide with proof, ready to run.
+
+    Parameters
+    ----------
+    model : IRModule, onnx.ModelProto, torch.export.ExportedProgram, path, ``"zoo:NAME"``, Grouped
+        The model.
+    devices : None, Machine, or sequence of str, Device, TVM device
+        ``"cores:0-3"``, ``"cores:4,5"``, ``"cpu"``; None is this host's cores, one device each.
+    objective : {"period", "latency"}
+        Least time between completions, or least time of one item.
+    strategy : str
+        A key of `partitioner.planning.STRATEGIES`; ``"best"`` may choose not to cut.
+    max_stages : int, optional
+        Default: one a device.
+    memory_budgets : mapping of str to int, optional
+        Bytes by memory pool or device name.
+    pins : mapping of str to str, optional
+        Op or source node name to the device that must run it.
+    profile : ProfileTable, path, or "estimate", optional
+        Times to use; a path is continued where it lacks some, and written. ``"estimate"`` plans at
+        once on guessed times, marked as such. Default: measure.
+    profile_seconds : float
+        Measuring time a placement.
+    allow_foreign_profile : bool
+        Take a profile made on another machine or build, to plan for that one.
+    plan : Plan or path, optional
+        Use this plan instead of solving; it is verified and scored.
+    time_limit_s : float
+        Solver time.
+    input_shapes : mapping of str to sequence of int, optional
+        For inputs whose dimensions the model leaves open.
+    builds : BuildCache, optional
+        Where compiled stages are kept; default: the user's cache folder.
+    progress : callable
+        Called with what is being done and how much of it is done, from 0 to 1.
+
+    Returns
+    -------
+    Partition
+
+    Raises
+    ------
+    PartitionerError
+        One child a phase; the message says where, what was found, what was needed, what next.
+    """
+    machine = Machine.of(devices)
+    wanted = _objective(objective)
+    builds = builds or BuildCache()
+    grouped = import_model(model, input_shapes=input_shapes)
+    graph = grouped.graph
+    table = profile_model(
+        grouped,
+        machine,
+        profile=profile,
+        seconds=profile_seconds,
+        allow_foreign=allow_foreign_profile,
+        builds=builds,
+        progress=progress,
+    )
+    problem = build_problem(
+        graph,
+        table,
+        machine,
+        objective=wanted,
+        max_stages=max_stages,
+        memory_budgets=memory_budgets,
+        pins=pins,
+    )
+    choice = choose(problem, strategy=strategy, time_limit_s=time_limit_s)
+    if plan is None:
+        plan = make_plan(graph, machine, table, problem, choice)
+    else:
+        given = plan if isinstance(plan, Plan) else Plan.load(plan)
+        plan = rescore(given, graph, machine, table, problem, choice)
+    return Partition(grouped.module, graph, machine, table, problem, choice, plan, builds)
+
+
+def import_model(model: Any, *, input_shapes: Mapping[str, Sequence[int]] | None = None) -> Grouped:
+    """Import a model and group its operators into ops.
+
+    Parameters
+    ----------
+    model, input_shapes
+        As `auto_partition` takes them.
+
+    Raises
+    ------
+    ImportModelError, GraphError
+        If it cannot be read, imported or grouped.
+    """
+    if isinstance(model, Grouped):
+        return model
+    name = None
+    if isinstance(model, str) and model.startswith("zoo:"):
+        from partitioner import zoo  # optional packages carry its networks
+
+        found = zoo.load(model.removeprefix("zoo:"))
+        model, name = found.model, found.name
+    elif isinstance(model, str | Path) and not Path(model).exists():
+        raise ImportModelError(
+            f"{model}: no such file; give an .onnx, .py, .tvmscript or .json file, or zoo:NAME"
+        )
+    return group(load(model, input_shapes=input_shapes, name=name))
+
+
+def profile_model(
+    grouped: Grouped,
+    machine: Machine,
+    *,
+    profile: ProfileTable | str | Path | None = None,
+    seconds: float = 8.0,
+    allow_foreign: bool = False,
+    builds: BuildCache | None = None,
+    progress: Progress = _silent,
+) -> ProfileTable:
+    """Times of the model's ops on the machine's devices: given, read, guessed, or measured.
+
+    Parameters
+    ----------
+    grouped : Grouped
+        The model.
+    machine : Machine
+        The devices.
+    profile, seconds, allow_foreign, builds, progress
+        As `auto_partition` takes them.
+
+    Raises
+    ------
+    ProfileError
+        If a given profile is not from here, or measuring fails.
+    DeviceError
+        If the devices are not on this host and times would have to be measured.
+    """
+    graph, placements = grouped.graph, options_of(machine)
+    if profile == "estimate":
+        return estimate_profile(graph, placements, origin_of(machine))
+    if allow_foreign and profile is not None:
+        return profile if isinstance(profile, ProfileTable) else ProfileTable.load(profile)
+    machine.require_present()
+    return collect(
+        grouped.module,
+        graph,
+        machine,
+        placements,
+        known=profile if isinstance(profile, ProfileTable) else None,
+        path=None if isinstance(profile, ProfileTable) else profile,
+        seconds=seconds,
+        builds=builds,
+        progress=progress,
+    )
+
+
+def _objective(name: str) -> Objective:
+    try:
+        return Objective(name)
+    except ValueError:
+        known = ", ".join(objective.value for objective in Objective)
+        raise InputError(f"unknown objective {name!r}; known are {known}") from None

@@ -1,0 +1,324 @@
+"""A partitioned model: its plan, its stages, its pipeline, and what running it shows."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+
+from partitioner.errors import PlanError
+from partitioner.graph import OpGraph
+from partitioner.machine import Machine, host_info
+from partitioner.plan import Plan, Stage
+from partitioner.plan_check import assignment_of, device_for, stage_tensors, verify_plan
+from partitioner.planning import Choice, make_plan
+from partitioner.problem import Problem
+from partitioner.profiling.measure import measure_whole
+from partitioner.profiling.table import ProfileTable
+from partitioner.report import Baseline, Measured, Outputs, Report
+from partitioner.rewrite.split import split
+from partitioner.runtime.build import BuildCache, Built
+from partitioner.runtime.compare import compare
+from partitioner.runtime.deploy import pipeline_spec
+from partitioner.runtime.measure import PipelineTimes
+from partitioner.runtime.pipeline import Pipeline
+from partitioner.runtime.spec import PipelineSpec
+from partitioner.runtime.trace import Trace
+from partitioner.samples import random_item
+
+__all__ = ["Partition"]
+
+Progress = Callable[[str, float], None]
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_SAMPLES = 16
+
+
+def _silent(what: str, part: float) -> None:
+    """Report progress to nobody."""
+
+
+class Partition:
+    """A model cut and placed, ready to build and run.
+
+    Parameters
+    ----------
+    module : tvm.IRModule
+        The grouped model; `main` calls one function an op.
+    graph : OpGraph
+        Its ops and tensors.
+    machine : Machine
+        The devices.
+    profile : ProfileTable
+        The times behind the plan.
+    problem : Problem
+        What was solved.
+    choice : Choice
+        The solution and the alternatives.
+    plan : Plan
+        What runs.
+    builds : BuildCache
+        Where compiled stages are kept.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        graph: OpGraph,
+        machine: Machine,
+        profile: ProfileTable,
+        problem: Problem,
+        choice: Choice,
+        plan: Plan,
+        builds: BuildCache,
+    ) -> None:
+        verify_plan(plan, graph, machine)
+        self.module = module
+        self.graph = graph
+        self.machine = machine
+        self.profile = profile
+        self.problem = problem
+        self.choice = choice
+        self.plan = plan
+        self.builds = builds
+        self._report = Report(plan, host_info(), op_sum_s=_op_sum(plan))
+
+    @property
+    def stages(self) -> tuple[Any, ...]:
+        """One IRModule a stage; `main` takes what enters the stage and returns what leaves it."""
+        return split(self.module, self.graph, assignment_of(self.plan, self.graph))
+
+    @property
+    def report(self) -> Report:
+        """What is known so far: predicted figures, and measured ones after `measure`."""
+        return self._report
+
+    def build(self, plan: Plan | None = None) -> tuple[tuple[Built, ...], ...]:
+        """Compile each stage for each of its placements; what was compiled before is reused.
+
+        Raises
+        ------
+        BuildError
+            If a stage cannot be compiled.
+        """
+        plan = plan or self.plan
+        modules = split(self.module, self.graph, assignment_of(plan, self.graph))
+        return tuple(
+            tuple(
+                self.builds.build(module, device_for(self.machine, placement))
+                for placement in stage.placements
+            )
+            for stage, module in zip(plan.stages, modules, strict=True)
+        )
+
+    def spec(self, plan: Plan | None = None) -> PipelineSpec:
+        """The workers of the plan, compiled."""
+        plan = plan or self.plan
+        return pipeline_spec(plan, self.graph, self.build(plan))
+
+    def pipeline(
+        self,
+        *,
+        workers: Literal["process", "thread"] = "process",
+        slots: int | None = None,
+        trace: Trace | None = None,
+    ) -> Pipeline:
+        """Build the stages and start their workers.
+
+        Parameters
+        ----------
+        workers, slots, trace
+            As `partitioner.runtime.pipeline.Pipeline` takes them.
+
+        Returns
+        -------
+        Pipeline
+            Running; close it, or use it in a ``with`` statement.
+        """
+        self.machine.require_present()
+        return Pipeline(self.spec(), workers, slots=slots, trace=trace)
+
+    def reference(self) -> Pipeline:
+        """The plan's own kernels in one VM, uncut: what its outputs must equal bitwise.
+
+        Raises
+        ------
+        PlanError
+            If stages are compiled for different targets, which one VM cannot hold.
+        """
+        placements = [p for stage in self.plan.stages for p in stage.placements]
+        devices = [device_for(self.machine, placement) for placement in placements]
+        if len({device.target for device in devices}) > 1:
+            raise PlanError(
+                "the plan's stages are compiled for different targets, so there is no uncut module "
+                "of the same kernels; compare with a tolerance instead"
+            )
+        return Pipeline(self.spec(self._uncut()))
+
+    def measure(
+        self,
+        items: Iterable[Mapping[str, Array]] | None = None,
+        *,
+        baselines: bool = False,
+        rounds: int = 3,
+        seconds: float = 2.0,
+        progress: Progress = _silent,
+    ) -> Report:
+        """Run the plan by the clock, check its outputs, and put it beside the predictions.
+
+        Parameters
+        ----------
+        items : iterable of mapping, optional
+            Inputs to run; used over and over. Default: seeded random ones.
+        baselines : bool
+            Whether the alternatives run too, in turn with the plan.
+        rounds : int
+            How often each runs, each time in fresh processes.
+        seconds : float
+            Measuring time of each in a round.
+        progress : callable
+            Told what is done, and how much of it, from 0 to 1.
+
+        Returns
+        -------
+        Report
+            Also kept as `report`.
+        """
+        self.machine.require_present()
+        samples = list(items) if items is not None else self.samples(_SAMPLES)
+        progress("checking outputs", 0.0)
+        outputs = self.check(samples)
+        progress("timing each stage alone", 0.0)
+        stage_measured = self.time_stages(seconds)
+        plans = {self.plan.name: self.plan}
+        if baselines:
+            plans |= {f"{name} ": plan for name, plan in self._alternatives() if plan != self.plan}
+        times = compare(
+            {name: self.spec(plan) for name, plan in plans.items()},
+            lambda number: samples[number % len(samples)],
+            expected_s={
+                name: plan.predicted.period_s if plan.predicted else 0.01
+                for name, plan in plans.items()
+            },
+            seconds=seconds,
+            rounds=rounds,
+            progress=progress,
+        )
+        ours = times.pop(self.plan.name)
+        self._report = replace(
+            self._report,
+            stage_measured_s=stage_measured,
+            measured=_measured(ours),
+            baselines=tuple(
+                _baseline(name.strip(), theirs, ours, plans[name]) for name, theirs in times.items()
+            ),
+            outputs=outputs,
+        )
+        return self._report
+
+    def samples(self, count: int, seed: int = 0) -> list[dict[str, Array]]:
+        """Seeded random inputs."""
+        return [random_item(self.graph, seed + number) for number in range(count)]
+
+    def check(self, items: Sequence[Mapping[str, Array]]) -> Outputs:
+        """Compare the pipeline's outputs with `reference` on each item."""
+        with self.pipeline() as pipe:
+            ours = [_tuple(result) for result in pipe.map(items)]
+        with self.reference() as uncut:
+            theirs = [_tuple(result) for result in uncut.map(items)]
+        worst = max(
+            _difference(a, b)
+            for mine, other in zip(ours, theirs, strict=True)
+            for a, b in zip(mine, other, strict=True)
+        )
+        return Outputs(len(ours), worst)
+
+    def time_stages(self, seconds: float = 2.0) -> float:
+        """Period from each built stage timed alone on its cores, with modelled copies."""
+        borders = stage_tensors(self.graph, assignment_of(self.plan, self.graph))
+        periods = []
+        for stage, built, (entering, _) in zip(
+            self.plan.stages, self.build(), borders, strict=True
+        ):
+            inputs = [self.graph.tensors[tensor] for tensor in entering]
+            times = []
+            for placement, compiled in zip(stage.placements, built, strict=True):
+                device = device_for(self.machine, placement)
+                alone = measure_whole(compiled, inputs, device, seconds=seconds)
+                times.append(alone.median_s + (placement.copy_s or 0.0))
+            periods.append(_together(times))
+        return max(periods)
+
+    def _uncut(self) -> Plan:
+        """All ops in one stage, on the first placement."""
+        place = replace(self.plan.stages[0].placements[0], share=1.0)
+        whole = Stage(tuple(op.name for op in self.graph.ops), (place,))
+        return replace(self.plan, name="uncut", stages=(whole,), predicted=None)
+
+    def _alternatives(self) -> list[tuple[str, Plan]]:
+        return [
+            (
+                name,
+                make_plan(
+                    self.graph,
+                    self.machine,
+                    self.profile,
+                    self.problem,
+                    replace(self.choice, solution=solution),
+                ),
+            )
+            for name, solution in self.choice.others
+        ]
+
+
+def _op_sum(plan: Plan) -> float | None:
+    if plan.predicted is None:
+        return None
+    return max(_together([p.compute_s or 0.0 for p in stage.placements]) for stage in plan.stages)
+
+
+def _together(times: Sequence[float]) -> float:
+    """Period of replicas that take `times` each: 1 / sum(1 / T)."""
+    return 1.0 / sum(1.0 / max(time, 1e-12) for time in times)
+
+
+def _measured(times: Sequence[PipelineTimes]) -> Measured:
+    periods = np.array([one.period_s for one in times])
+    low, middle, high = np.percentile(periods, [25, 50, 75])
+    spread = float((high - low) / middle) if len(times) > 1 else times[0].spread
+    return Measured(
+        period_s=float(middle),
+        latency_s=statistics.median(one.latency_s for one in times),
+        items=times[0].items,
+        spread=spread,
+    )
+
+
+def _baseline(
+    name: str, theirs: Sequence[PipelineTimes], ours: Sequence[PipelineTimes], plan: Plan
+) -> Baseline:
+    ratios = [a.period_s / b.period_s for a, b in zip(theirs, ours, strict=True)]
+    return Baseline(
+        name=name,
+        period_s=statistics.median(one.period_s for one in theirs),
+        latency_s=statistics.median(one.latency_s for one in theirs),
+        predicted_period_s=plan.predicted.period_s if plan.predicted else float("nan"),
+        ratio=statistics.median(ratios),
+        ratio_low=min(ratios),
+        ratio_high=max(ratios),
+    )
+
+
+def _tuple(result: Any) -> tuple[Array, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _difference(a: Array, b: Array) -> float:
+    if a.tobytes() == b.tobytes():
+        return 0.0
+    wide = np.abs(a.astype(np.float64) - b.astype(np.float64))
+    # Outputs that differ in bits but not in value (signed zeros, NaN) are still not equal.
+    return max(float(np.nanmax(wide, initial=0.0)), float(np.finfo(np.float64).tiny))

@@ -1,0 +1,141 @@
+"""What must hold of a plan before it is built, and what follows from its assignment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from partitioner.errors import DeviceError, PlanError
+from partitioner.graph import OpGraph
+from partitioner.machine import Device, Machine, format_cpus
+from partitioner.plan import Placement, Plan, Stage
+
+__all__ = ["assignment_of", "device_for", "stage_tensors", "verify_plan"]
+
+
+def stage_tensors(
+    graph: OpGraph, stage_of: Sequence[int]
+) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """For each stage the tensor ids that enter and that leave it, ascending.
+
+    A tensor needed by several stages enters each of them; one that only the model's caller needs
+    leaves as well.
+    """
+    count = max(stage_of) + 1
+    enter: list[set[int]] = [set() for _ in range(count)]
+    leave: list[set[int]] = [set() for _ in range(count)]
+    for tensor in graph.tensors:
+        home = None if tensor.producer is None else stage_of[tensor.producer]
+        targets = {stage_of[consumer] for consumer in tensor.consumers} - {home}
+        for target in targets:
+            enter[target].add(tensor.id)
+        if home is not None and (targets or tensor.id in graph.outputs):
+            leave[home].add(tensor.id)
+    return tuple((tuple(sorted(i)), tuple(sorted(o))) for i, o in zip(enter, leave, strict=True))
+
+
+def verify_plan(plan: Plan, graph: OpGraph, machine: Machine) -> None:
+    """Check that a plan can be built: model, each op once, order, devices, cores, pins.
+
+    Memory budgets are rules of the problem: `partitioner.planning.rescore` checks them.
+
+    Raises
+    ------
+    PlanError
+        Naming the first rule broken and what to do.
+    """
+    if plan.graph_hash != graph.hash:
+        raise PlanError(
+            f"the plan is for model {plan.model!r} (graph {plan.graph_hash}), this is "
+            f"{graph.name!r} (graph {graph.hash}); plan again for this model"
+        )
+    stage_of = assignment_of(plan, graph)
+    for u, v in graph.edges:
+        if stage_of[u] > stage_of[v]:
+            raise PlanError(
+                f"op {graph.ops[u].name!r} in stage {stage_of[u]} feeds {graph.ops[v].name!r} in "
+                f"the earlier stage {stage_of[v]}; move one so that no edge goes back"
+            )
+    owner: dict[int, int] = {}
+    for index, stage in enumerate(plan.stages):
+        if not stage.placements:
+            raise PlanError(f"stage {index} has no placement; give it a device")
+        for placement in stage.placements:
+            _verify_placement(index, placement, machine, owner)
+        _verify_pins(index, stage, graph)
+
+
+def _verify_placement(
+    index: int, placement: Placement, machine: Machine, owner: dict[int, int]
+) -> None:
+    device = device_for(machine, placement)
+    extra = set(placement.cpus) - set(device.cpus)
+    if extra:
+        raise PlanError(
+            f"stage {index} wants core {format_cpus(sorted(extra))} of device {device.name!r}, "
+            f"which has {format_cpus(device.cpus)}"
+        )
+    for cpu in placement.cpus:
+        if cpu in owner:
+            raise PlanError(
+                f"core {cpu} is given to stage {owner[cpu]} and again to stage {index}; "
+                "a core serves one replica of one stage"
+            )
+        owner[cpu] = index
+    if not 0 < placement.share <= 1:
+        raise PlanError(f"stage {index}: share {placement.share} must be above 0 and at most 1")
+
+
+def device_for(machine: Machine, placement: Placement) -> Device:
+    """The machine's device that a placement names; all its cores joined is one of them.
+
+    Raises
+    ------
+    PlanError
+        If the machine lacks it.
+    """
+    together = machine.all_cores()
+    if together is not None and placement.device == together.name:
+        return together
+    try:
+        return machine.device(placement.device)
+    except DeviceError as error:
+        raise PlanError(f"the plan needs a device that is absent: {error}") from error
+
+
+def _verify_pins(index: int, stage: Stage, graph: OpGraph) -> None:
+    for name in stage.ops:
+        pin = graph.find_op(name).pinned_to
+        for placement in stage.placements:
+            if pin is not None and placement.device != pin:
+                raise PlanError(
+                    f"op {name!r} is pinned to {pin!r} but stage {index} runs on "
+                    f"{placement.device!r}; move the op or lift the pin"
+                )
+
+
+def assignment_of(plan: Plan, graph: OpGraph) -> tuple[int, ...]:
+    """Stage of each op of `graph`.
+
+    Raises
+    ------
+    PlanError
+        If an op is missing, listed twice, or not in the graph.
+    """
+    ids = {op.name: op.id for op in graph.ops}
+    stage_of = [-1] * len(ids)
+    for index, stage in enumerate(plan.stages):
+        if not stage.ops:
+            raise PlanError(f"stage {index} has no ops; remove it")
+        for name in stage.ops:
+            if name not in ids:
+                raise PlanError(f"stage {index} lists {name!r}, which the model does not have")
+            if stage_of[ids[name]] >= 0:
+                raise PlanError(
+                    f"op {name!r} is in stage {stage_of[ids[name]]} and in stage {index}; "
+                    "each op belongs to one stage"
+                )
+            stage_of[ids[name]] = index
+    lost = [op.name for op in graph.ops if stage_of[op.id] < 0]
+    if lost:
+        raise PlanError(f"{len(lost)} ops are in no stage, the first is {lost[0]!r}; add them")
+    return tuple(stage_of)

@@ -1,0 +1,256 @@
+"""From a problem to the plan that wins: the solver's, or a simple alternative that is better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from partitioner.cost import options_of
+from partitioner.errors import InfeasibleError, PartitionerError, PlanError
+from partitioner.evaluation import evaluate
+from partitioner.graph import OpGraph
+from partitioner.machine import Machine
+from partitioner.plan import Alternative, Placement, Plan, Predicted, Stage
+from partitioner.plan_check import assignment_of, verify_plan
+from partitioner.problem import Evaluation, Problem, Solution, Status
+from partitioner.profiling.table import ProfileTable
+from partitioner.solvers import Progress, alternatives, solve
+
+__all__ = ["STRATEGIES", "Choice", "choose", "make_plan", "rescore"]
+
+STRATEGIES: Mapping[str, str] = {
+    "best": "whichever is best: a pipeline or a simple alternative",
+    "pipeline": "at least two stages, one a device",
+    "single": "the model uncut on the best single device, or on all cores",
+    "replicas": "the whole model on several devices, items shared by speed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The solution to use and what it was compared with.
+
+    Attributes
+    ----------
+    solution : Solution
+        What the strategy asks for, at its best.
+    bound_s : float
+        Proven lower bound of the objective over all pipelines and the alternatives.
+    others : tuple of (str, Solution)
+        The simple alternatives by name.
+    """
+
+    solution: Solution
+    bound_s: float
+    others: tuple[tuple[str, Solution], ...]
+
+
+def choose(
+    problem: Problem,
+    *,
+    strategy: str = "best",
+    time_limit_s: float = 10.0,
+    progress: Progress | None = None,
+) -> Choice:
+    """Solve, compare with the alternatives, and take what the strategy asks for.
+
+    Raises
+    ------
+    InfeasibleError
+        If nothing satisfies the limits, or nothing of the kind that `strategy` asks for.
+    PartitionerError
+        If the strategy is unknown.
+    """
+    if strategy not in STRATEGIES:
+        known = "; ".join(f"{name}: {meaning}" for name, meaning in STRATEGIES.items())
+        raise PartitionerError(f"unknown strategy {strategy!r}; known are {known}")
+    others = alternatives(problem)
+    hint = min(
+        (solution for _, solution in others if all(len(o) == 1 for o in solution.placements)),
+        key=lambda solution: solution.evaluation.value(problem.objective),
+        default=None,
+    )
+    try:
+        best = solve(problem, time_limit_s=time_limit_s, progress=progress, hint=hint)
+    except InfeasibleError:
+        # Replicas of the whole model may fit where no set of stages does.
+        if strategy == "pipeline" or not others:
+            raise
+        best = others[0][1]
+        best = replace(best, stats=replace(best.stats, bound=0.0))
+    candidates = [best, *(solution for _, solution in others)]
+    wanted = [s for s in candidates if strategy in ("best", _kind(s))]
+    if not wanted:
+        raise InfeasibleError(
+            f"no {strategy} plan satisfies the limits; allow strategy='best' or name more devices"
+        )
+    chosen = min(wanted, key=lambda s: s.evaluation.value(problem.objective))
+    least = min(s.evaluation.value(problem.objective) for s in candidates)
+    return Choice(chosen, min(best.stats.bound, least), others)
+
+
+def _kind(solution: Solution) -> str:
+    if len(solution.placements) > 1:
+        return "pipeline"
+    return "single" if len(solution.placements[0]) == 1 else "replicas"
+
+
+def make_plan(
+    graph: OpGraph, machine: Machine, table: ProfileTable, problem: Problem, choice: Choice
+) -> Plan:
+    """Write a choice down as a plan.
+
+    Parameters
+    ----------
+    graph, machine, table, problem
+        What the choice was made from.
+    choice : Choice
+        As `choose` returns it.
+    """
+    solution, objective = choice.solution, problem.objective.value
+    value = solution.evaluation.value(problem.objective)
+    proven = value - choice.bound_s <= 1e-6 * value
+    return Plan(
+        model=graph.name,
+        graph_hash=graph.hash,
+        machine=machine.name,
+        profile_hash=table.hash,
+        name=_name(problem, solution),
+        objective=objective,
+        stages=_stages(graph, machine, problem, solution),
+        predicted=_predicted(
+            problem,
+            solution.evaluation,
+            table,
+            bound_s=choice.bound_s,
+            status=Status.OPTIMAL if proven else Status.FEASIBLE,
+            method=solution.stats.method,
+        ),
+        alternatives=tuple(
+            Alternative(name, other.evaluation.period_s, other.evaluation.latency_s)
+            for name, other in choice.others
+        ),
+        sources=tuple((op.name, op.sources) for op in graph.ops),
+    )
+
+
+def rescore(
+    plan: Plan,
+    graph: OpGraph,
+    machine: Machine,
+    table: ProfileTable,
+    problem: Problem,
+    choice: Choice,
+) -> Plan:
+    """Verify a plan that a person may have edited and give it predicted figures again.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of this model, for this machine.
+    graph, machine, table, problem
+        What it is scored by.
+    choice : Choice
+        What the solver would take, for the bound and the alternatives.
+
+    Raises
+    ------
+    PlanError
+        If it breaks a rule of structure, support or memory; the first is named.
+    """
+    verify_plan(plan, graph, machine)
+    options = [device.name for device in options_of(machine)]
+    stage_of = assignment_of(plan, graph)
+    placements = tuple(
+        tuple(options.index(placement.device) for placement in stage.placements)
+        for stage in plan.stages
+    )
+    evaluation = evaluate(problem, stage_of, placements)
+    if evaluation.violations:
+        raise PlanError(
+            f"the plan breaks {len(evaluation.violations)} rule(s), the first: "
+            f"{evaluation.violations[0]}; edit it or plan again"
+        )
+    solution = Solution(stage_of, placements, evaluation)
+    fresh = make_plan(graph, machine, table, problem, replace(choice, solution=solution))
+    predicted = fresh.predicted
+    return replace(fresh, predicted=predicted and replace(predicted, method="given"))
+
+
+def _name(problem: Problem, solution: Solution) -> str:
+    kind = _kind(solution)
+    if kind == "single":
+        return f"single {problem.option_names[solution.placements[0][0]]}"
+    return kind
+
+
+def _stages(
+    graph: OpGraph, machine: Machine, problem: Problem, solution: Solution
+) -> tuple[Stage, ...]:
+    devices = options_of(machine)
+    evaluation = solution.evaluation
+    entering, leaving = _traffic(problem, solution.stage_of, len(solution.placements))
+    stages = []
+    for index, options in enumerate(solution.placements):
+        # Unequal replicas share items by speed; a stage that takes no time shares evenly.
+        speeds = [1.0 / busy if busy > 0 else 1.0 for busy in evaluation.busy_s[index]]
+        placements = tuple(
+            Placement(
+                device=devices[option].name,
+                cpus=devices[option].cpus,
+                share=speeds[replica] / sum(speeds),
+                compute_s=evaluation.compute_s[index][replica],
+                copy_s=evaluation.send_s[index][replica] + evaluation.recv_s[index][replica],
+                busy_s=evaluation.busy_s[index][replica],
+            )
+            for replica, option in enumerate(options)
+        )
+        stages.append(
+            Stage(
+                ops=tuple(op.name for op in graph.ops if solution.stage_of[op.id] == index),
+                placements=placements,
+                in_bytes=float(entering[index]),
+                out_bytes=float(leaving[index]),
+                bytes=evaluation.stage_bytes[index],
+            )
+        )
+    return tuple(stages)
+
+
+def _traffic(
+    problem: Problem, stage_of: tuple[int, ...], n_stages: int
+) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.float64]], ...]:
+    entering, leaving = np.zeros(n_stages), np.zeros(n_stages)
+    for tensor, readers in enumerate(problem.consumers):
+        size, maker = problem.tensor_bytes[tensor], int(problem.producer[tensor])
+        home = stage_of[maker] if maker >= 0 else None
+        targets = {stage_of[reader] for reader in readers} - {home}
+        for target in targets:
+            entering[target] += size
+        if home is not None:
+            leaving[home] += size * (len(targets) + int(problem.to_caller[tensor]))
+    return entering, leaving
+
+
+def _predicted(
+    problem: Problem,
+    evaluation: Evaluation,
+    table: ProfileTable,
+    *,
+    bound_s: float,
+    status: Status,
+    method: str,
+) -> Predicted:
+    return Predicted(
+        period_s=evaluation.period_s,
+        latency_s=evaluation.latency_s,
+        bound_s=bound_s,
+        status=status.value,
+        method=method,
+        bottleneck=evaluation.bottleneck,
+        latency_model=problem.latency_model.value,
+        transfer_model="sync",
+        estimated=table.estimated,
+    )

@@ -1,0 +1,115 @@
+"""The profile job: measures what is missing, saves as it goes, resumes where it stopped."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from partitioner.cost import op_keys
+from partitioner.graph import OpGraph
+from partitioner.machine import Device, Machine
+from partitioner.profiling.links import measure_handover
+from partitioner.profiling.measure import InPlace, measure_in_place
+from partitioner.profiling.table import Measurement, OpKey, ProfileTable
+from partitioner.rewrite.split import split
+from partitioner.runtime.build import BuildCache, origin_of
+
+__all__ = ["Progress", "collect"]
+
+Progress = Callable[[str, float], None]
+"""Told what is being done and how much of it is done, from 0 to 1."""
+
+# What compiling and starting takes beside the measuring time, for the announcement only.
+_BUILD_S = 30.0
+
+
+def collect(
+    module: Any,
+    graph: OpGraph,
+    machine: Machine,
+    placements: Sequence[Device],
+    *,
+    known: ProfileTable | None = None,
+    path: str | Path | None = None,
+    seconds: float = 8.0,
+    builds: BuildCache | None = None,
+    progress: Progress = lambda what, part: None,
+) -> ProfileTable:
+    """Measure every op on every placement, and hand-over, as far as they are not known yet.
+
+    Parameters
+    ----------
+    module, graph
+        The grouped module and its ops.
+    machine : Machine
+        Whose devices the table is for.
+    placements : sequence of Device
+        What a stage may run on (`partitioner.cost.options_of`).
+    known : ProfileTable, optional
+        Times that need not be taken again; they must come from this host.
+    path : path, optional
+        Where to save after every step; a table that is there is continued.
+    seconds : float
+        Measuring time a placement.
+    builds : BuildCache, optional
+        Where compiled models are kept.
+    progress : callable
+        Told what comes and how long it takes before it is begun.
+
+    Raises
+    ------
+    ProfileError
+        If a table to continue was made elsewhere, or measuring fails.
+    """
+    here = origin_of(machine)
+    table = ProfileTable(here)
+    if path is not None and Path(path).exists():
+        table = ProfileTable.load(path)
+    table.require_from(here)
+    if known is not None:
+        table = table.merged(known)
+    todo = [device for device in placements if table.missing(op_keys(graph, [device]))]
+    if todo:
+        progress(
+            f"profiling {graph.name} on {', '.join(device.name for device in todo)}: about "
+            f"{_BUILD_S + seconds * len(todo):.0f} s",
+            0.0,
+        )
+    if table.handover is None:
+        cpus = [device for device in machine.devices if device.kind == "cpu"]
+        table = replace(table, handover=measure_handover(cpus[0], cpus[-1]))
+    builds = builds or BuildCache()
+    for number, device in enumerate(todo):
+        progress(f"compiling {graph.name} for {device.name}", number / len(todo))
+        whole = split(module, graph, [0] * len(graph.ops))[0]
+        built = builds.build(whole, device)
+        progress(f"measuring on {device.name}", (number + 0.5) / len(todo))
+        inputs = [graph.tensors[tensor] for tensor in sorted(graph.inputs)]
+        found = measure_in_place(built, inputs, device, seconds=seconds)
+        table = table.merged(_table(replace(table, ops={}, host_s={}), graph, device, found))
+        if path is not None:
+            table.save(path)
+    if path is not None:
+        table.save(path)
+    if todo:
+        progress("profiled", 1.0)
+    return table
+
+
+def _table(empty: ProfileTable, graph: OpGraph, device: Device, found: InPlace) -> ProfileTable:
+    """Rows by signature: ops of one kernel are averaged, so that sums stay what was measured."""
+    by_signature: dict[str, list[Measurement]] = defaultdict(list)
+    for name, row in found.ops:
+        by_signature[graph.find_op(name).signature].append(row)
+    rows = {
+        OpKey(signature, device.name, device.threads): Measurement(
+            sum(row.median_s for row in same) / len(same),
+            sum(row.iqr_s for row in same) / len(same),
+            sum(row.runs for row in same),
+        )
+        for signature, same in by_signature.items()
+    }
+    return replace(empty, ops=rows, host_s={(device.name, device.threads): found.dispatch_s})

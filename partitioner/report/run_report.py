@@ -1,0 +1,154 @@
+"""Predicted beside measured: the report of a plan that has run."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from partitioner.machine import HostInfo
+from partitioner.plan import Plan
+from partitioner.plan_table import format_seconds, table
+
+__all__ = ["Baseline", "Measured", "Outputs", "Report"]
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The pipeline by the clock.
+
+    Attributes
+    ----------
+    period_s, latency_s : float
+        Medians over rounds in fresh processes.
+    items : int
+        Completions a round.
+    spread : float
+        Interquartile range over median, of the period over rounds, or within a round if there is
+        but one.
+    """
+
+    period_s: float
+    latency_s: float
+    items: int
+    spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """An alternative by the clock.
+
+    Attributes
+    ----------
+    name : str
+    period_s, latency_s : float
+        Medians over rounds.
+    predicted_period_s : float
+        By the model.
+    ratio, ratio_low, ratio_high : float
+        Its period over the plan's, paired by round: median, least and largest.
+    """
+
+    name: str
+    period_s: float
+    latency_s: float
+    predicted_period_s: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The plan's outputs against the uncut model's: how many items, the largest difference."""
+
+    checked: int
+    max_abs_diff: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything known of a plan.
+
+    Attributes
+    ----------
+    plan : Plan
+    host : HostInfo
+    op_sum_s : float or None
+        Period from op times alone: the largest stage's sum.
+    stage_measured_s : float or None
+        Period from each built stage timed alone, with modelled copies.
+    measured : Measured or None
+    baselines : tuple of Baseline
+    outputs : Outputs or None
+    """
+
+    plan: Plan
+    host: HostInfo
+    op_sum_s: float | None = None
+    stage_measured_s: float | None = None
+    measured: Measured | None = None
+    baselines: tuple[Baseline, ...] = ()
+    outputs: Outputs | None = None
+
+    def to_data(self) -> dict[str, Any]:
+        """JSON-ready form."""
+        predicted = self.plan.predicted
+        return {
+            "schema": SCHEMA,
+            "model": self.plan.model,
+            "plan": self.plan.to_data(),
+            "predicted": predicted
+            and {"period_s": predicted.period_s, "latency_s": predicted.latency_s},
+            "op_sum": {"period_s": self.op_sum_s},
+            "stage_measured": {"period_s": self.stage_measured_s},
+            "measured": self.measured and asdict(self.measured),
+            "baselines": [asdict(baseline) for baseline in self.baselines],
+            "outputs": self.outputs and asdict(self.outputs),
+            "host": asdict(self.host),
+        }
+
+    def __str__(self) -> str:
+        lines = [str(self.plan), ""]
+        steps: list[tuple[str, float | None]] = [("op_sum", self.op_sum_s)]
+        if self.plan.predicted is not None:
+            steps.append(("predicted", self.plan.predicted.period_s))
+        steps.append(("stage_measured", self.stage_measured_s))
+        steps.append(("measured", self.measured.period_s if self.measured else None))
+        known = [(name, seconds) for name, seconds in steps if seconds is not None]
+        rows = []
+        for position, (name, seconds) in enumerate(known):
+            before = known[position - 1][1] if position else None
+            change = "" if not before else f"{seconds / before - 1:+.1%}"
+            rows.append((name, format_seconds(seconds), f"{1 / seconds:.1f}", change))
+        lines.append(table(("period", "value", "items/s", "to the one above"), rows))
+        if self.measured is not None:
+            lines.append(
+                f"measured over {self.measured.items} items a round, spread "
+                f"{self.measured.spread:.1%}; latency {format_seconds(self.measured.latency_s)}"
+            )
+        if self.baselines:
+            lines += ["", table(_HEADERS, [_row(baseline) for baseline in self.baselines])]
+        if self.outputs is not None:
+            verdict = "bitwise equal" if self.outputs.max_abs_diff == 0 else "NOT equal"
+            lines.append(
+                f"outputs of {self.outputs.checked} items: {verdict} to the uncut model's, "
+                f"largest difference {self.outputs.max_abs_diff:g}"
+            )
+        return "\n".join(lines)
+
+
+_HEADERS = ("alternative", "measured", "predicted", "latency", "lowest", "highest", "times ours")
+
+
+def _row(baseline: Baseline) -> tuple[str, ...]:
+    return (
+        baseline.name,
+        format_seconds(baseline.period_s),
+        format_seconds(baseline.predicted_period_s),
+        format_seconds(baseline.latency_s),
+        f"{baseline.ratio_low:.2f}",
+        f"{baseline.ratio_high:.2f}",
+        f"{baseline.ratio:.2f}",
+    )
