@@ -57,7 +57,7 @@ def auto_partition(
     objective : {"period", "latency"}
         Least time between completions, or least time of one item.
     strategy : str
-        A key of `partitioner.planning.STRATEGIES`; ``"best"`` may choose not to cut.
+        A key of `partitioner.plan.STRATEGIES`; ``"best"`` may choose not to cut.
     max_stages : int, optional
         Default: one a device.
     memory_budgets : mapping of str to int, optional

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,17 @@ from partitioner.errors import PlanError
 from partitioner.files import write_json
 from partitioner.machine import format_cpus, parse_cpus
 
-__all__ = ["Alternative", "Placement", "Plan", "Predicted", "Stage"]
+__all__ = ["STRATEGIES", "Alternative", "Placement", "Plan", "Predicted", "Stage"]
 
 VERSION = 1
+
+STRATEGIES: Mapping[str, str] = {
+    "best": "whichever is best: a pipeline or a simple alternative",
+    "pipeline": "at least two stages, one a device",
+    "single": "the model uncut on the best single device, or on all cores",
+    "replicas": "the whole model on several devices, items shared by speed",
+}
+"""What a user may ask for, and what it means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +68,8 @@ class Stage:
     in_bytes, out_bytes : float or None
         Bytes an item that enter from other stages or the caller, and that leave to them, counted
         once for each stage that reads them.
+    leaves : tuple of (str, int)
+        Name and bytes of each tensor that leaves the stage.
     bytes : float or None
         Predicted memory of one replica.
     """
@@ -67,6 +78,7 @@ class Stage:
     placements: tuple[Placement, ...]
     in_bytes: float | None = None
     out_bytes: float | None = None
+    leaves: tuple[tuple[str, int], ...] = ()
     bytes: float | None = None
 
 
@@ -112,7 +124,7 @@ class Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A simple plan that competed, with its predicted figures."""
+    """Another plan, or a small change to this one, with its predicted figures."""
 
     name: str
     period_s: float
@@ -142,7 +154,9 @@ class Plan:
     predicted : Predicted or None
         None once the stages were edited.
     alternatives : tuple of Alternative
-        What it was compared with.
+        The simple plans that it was compared with.
+    neighbours : tuple of Alternative
+        The best plans one step away, the best first: why a cut is where it is.
     sources : tuple of (str, tuple of str)
         For each op the source model's nodes that it holds.
     """
@@ -156,6 +170,7 @@ class Plan:
     stages: tuple[Stage, ...]
     predicted: Predicted | None
     alternatives: tuple[Alternative, ...] = ()
+    neighbours: tuple[Alternative, ...] = ()
     sources: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def __str__(self) -> str:
@@ -185,6 +200,7 @@ class Plan:
             "predicted": None if self.predicted is None else asdict(self.predicted),
             "stages": [_stage_data(stage) for stage in self.stages],
             "alternatives": [asdict(alternative) for alternative in self.alternatives],
+            "neighbours": [asdict(neighbour) for neighbour in self.neighbours],
             "sources": {op: list(names) for op, names in self.sources},
         }
 
@@ -233,6 +249,7 @@ class Plan:
                 stages=tuple(_stage_from(row) for row in data["stages"]),
                 predicted=None if data["predicted"] is None else Predicted(**data["predicted"]),
                 alternatives=tuple(Alternative(**row) for row in data["alternatives"]),
+                neighbours=tuple(Alternative(**row) for row in data["neighbours"]),
                 sources=tuple((op, tuple(names)) for op, names in data["sources"].items()),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -247,7 +264,7 @@ class Plan:
             Stage(s.ops, tuple(Placement(p.device, p.cpus, p.share) for p in s.placements))
             for s in self.stages
         )
-        return replace(self, stages=stages, predicted=None, alternatives=())
+        return replace(self, stages=stages, predicted=None, alternatives=(), neighbours=())
 
 
 def _stage_data(stage: Stage) -> dict[str, Any]:
@@ -262,4 +279,5 @@ def _stage_from(row: dict[str, Any]) -> Stage:
         Placement(**{**p, "cpus": parse_cpus(p["cpus"], p["device"]) if p["cpus"] else ()})
         for p in row["placements"]
     )
-    return Stage(**{**row, "ops": tuple(row["ops"]), "placements": placements})
+    leaves = tuple((str(name), int(size)) for name, size in row["leaves"])
+    return Stage(**{**row, "ops": tuple(row["ops"]), "placements": placements, "leaves": leaves})

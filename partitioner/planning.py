@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,20 +11,15 @@ from partitioner.errors import InfeasibleError, PartitionerError, PlanError
 from partitioner.evaluation import evaluate
 from partitioner.graph import OpGraph
 from partitioner.machine import Machine
-from partitioner.plan import Alternative, Placement, Plan, Predicted, Stage
-from partitioner.plan_check import assignment_of, verify_plan
+from partitioner.plan import STRATEGIES, Alternative, Placement, Plan, Predicted, Stage
+from partitioner.plan_check import assignment_of, stage_tensors, verify_plan
 from partitioner.problem import Evaluation, Problem, Solution, Status
 from partitioner.profiling.table import ProfileTable
-from partitioner.solvers import Progress, alternatives, solve
+from partitioner.solvers import Progress, alternatives, neighbours, solve
 
-__all__ = ["STRATEGIES", "Choice", "choose", "make_plan", "rescore"]
+__all__ = ["Choice", "choose", "make_plan", "rescore"]
 
-STRATEGIES: Mapping[str, str] = {
-    "best": "whichever is best: a pipeline or a simple alternative",
-    "pipeline": "at least two stages, one a device",
-    "single": "the model uncut on the best single device, or on all cores",
-    "replicas": "the whole model on several devices, items shared by speed",
-}
+_MOST_NEIGHBOURS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +126,10 @@ def make_plan(
             Alternative(name, other.evaluation.period_s, other.evaluation.latency_s)
             for name, other in choice.others
         ),
+        neighbours=tuple(
+            Alternative(change, near.period_s, near.latency_s)
+            for change, near in neighbours(problem, solution)[:_MOST_NEIGHBOURS]
+        ),
         sources=tuple((op.name, op.sources) for op in graph.ops),
     )
 
@@ -191,6 +189,7 @@ def _stages(
 ) -> tuple[Stage, ...]:
     devices = options_of(machine)
     evaluation = solution.evaluation
+    borders = [leaving for _, leaving in stage_tensors(graph, solution.stage_of)]
     entering, leaving = _traffic(problem, solution.stage_of, len(solution.placements))
     stages = []
     for index, options in enumerate(solution.placements):
@@ -213,6 +212,9 @@ def _stages(
                 placements=placements,
                 in_bytes=float(entering[index]),
                 out_bytes=float(leaving[index]),
+                leaves=tuple(
+                    (graph.tensors[t].name, graph.tensors[t].bytes) for t in borders[index]
+                ),
                 bytes=evaluation.stage_bytes[index],
             )
         )

@@ -1,0 +1,332 @@
+"""The command line: a thin skin over `partitioner.api`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from partitioner.errors import InputError, PartitionerError
+from partitioner.machine import Machine, host_info
+
+__all__ = ["main"]
+
+Progress = Callable[[str, float], None]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments; default: the process's.
+
+    Returns
+    -------
+    int
+        0; 1 for a user's mistake, with a message; 130 when interrupted. Bad usage exits with 2.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        printed, data = arguments.command(arguments)
+        print(printed)
+        if arguments.json:
+            from partitioner.files import write_json
+
+            write_json(arguments.json, data)
+    except PartitionerError as error:
+        if arguments.debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        if arguments.debug:
+            raise
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone; keep the interpreter from complaining at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+Result = tuple[str, Any]
+
+
+def _devices(arguments: argparse.Namespace) -> Result:
+    machine = _machine(arguments)
+    from partitioner.plan_table import format_bytes, table
+
+    if arguments.save:
+        machine.save(arguments.save)
+    info = host_info()
+    pools = {pool.name: pool.bytes for pool in machine.memories}
+    rows = [
+        (
+            row["name"],
+            row["kind"],
+            row.get("cpus", "-"),
+            row.get("target", "host"),
+            row["memory"],
+            format_bytes(pools[row["memory"]]),
+        )
+        for row in machine.to_data()["device"]
+    ]
+    text = table(("device", "kind", "cores", "target", "memory", "budget"), rows)
+    return f"{machine.name}: {info.cpu}, {info.arch}, {info.cores} cores\n{text}", machine.to_data()
+
+
+def _profile(arguments: argparse.Namespace) -> Result:
+    from partitioner.api import import_model, profile_model
+    from partitioner.report.profile_report import profile_table
+
+    machine = _machine(arguments)
+    grouped = import_model(arguments.model, input_shapes=_shapes(arguments))
+    with _progress() as progress:
+        profile = profile_model(
+            grouped,
+            machine,
+            profile=arguments.output,
+            seconds=arguments.seconds,
+            progress=progress,
+        )
+    return profile_table(profile, grouped.graph), profile.to_data()
+
+
+def _plan(arguments: argparse.Namespace) -> Result:
+    partition = _partition(arguments)
+    if arguments.output:
+        partition.plan.save(arguments.output)
+    return str(partition.plan), partition.plan.to_data()
+
+
+def _run(arguments: argparse.Namespace) -> Result:
+    from partitioner.arrays import read_items, write_items
+    from partitioner.runtime.trace import Trace
+
+    partition = _partition(arguments)
+    if arguments.input:
+        items = read_items(arguments.input, partition.graph)
+    else:
+        items = partition.samples(arguments.items)
+    trace = Trace() if arguments.trace else None
+    with _progress() as progress:
+        if arguments.output or trace:
+            progress("running", 0.0)
+            with partition.pipeline(trace=trace) as pipe:
+                results = list(pipe.map(items))
+            if arguments.output:
+                write_items(arguments.output, results, partition.graph)
+            if trace:
+                trace.write_chrome(arguments.trace)
+        report = partition.measure(
+            items,
+            baselines=arguments.measure,
+            rounds=arguments.rounds,
+            seconds=arguments.seconds,
+            progress=progress,
+        )
+    return str(report), report.to_data()
+
+
+def _show(arguments: argparse.Namespace) -> Result:
+    from partitioner.plan import Plan
+
+    plan = Plan.load(arguments.plan)
+    return str(plan), plan.to_data()
+
+
+def _explain(arguments: argparse.Namespace) -> Result:
+    from partitioner.plan import Plan
+    from partitioner.report.explain import explain
+
+    plan = Plan.load(arguments.plan)
+    text = explain(plan)
+    return text, {"explanation": text.splitlines(), "plan": plan.to_data()}
+
+
+def _partition(arguments: argparse.Namespace) -> Any:
+    from partitioner.api import auto_partition
+
+    with _progress() as progress:
+        return auto_partition(
+            arguments.model,
+            _machine(arguments),
+            objective=arguments.objective,
+            strategy=arguments.strategy,
+            max_stages=arguments.max_stages,
+            memory_budgets=dict(_pair(text, "--memory", int) for text in arguments.memory),
+            pins=dict(_pair(text, "--pin", str) for text in arguments.pin),
+            profile="estimate" if arguments.estimate else arguments.profile,
+            profile_seconds=arguments.profile_seconds,
+            allow_foreign_profile=arguments.allow_foreign_profile,
+            plan=arguments.plan,
+            time_limit_s=arguments.time_limit,
+            input_shapes=_shapes(arguments),
+            progress=progress,
+        )
+
+
+def _machine(arguments: argparse.Namespace) -> Machine:
+    return Machine.load(arguments.machine) if arguments.machine else Machine.of(arguments.devices)
+
+
+def _shapes(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]] | None:
+    def extents(text: str) -> tuple[int, ...]:
+        return tuple(int(part) for part in text.split(",") if part)
+
+    return dict(_pair(text, "--input-shape", extents) for text in arguments.input_shape) or None
+
+
+def _pair(text: str, option: str, convert: Callable[[str], Any]) -> tuple[str, Any]:
+    name, equals, value = text.rpartition("=")
+    try:
+        if not (name and equals):
+            raise ValueError
+        return name, convert(value)
+    except ValueError:
+        example = {"--input-shape": "data=1,3,224,224", "--memory": "host=100000000"}
+        raise InputError(
+            f"{option} {text!r} is not NAME=VALUE; write for example "
+            f"{option} {example.get(option, 'conv_0=cores:0')}"
+        ) from None
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A bar on the terminal's error stream; a line a step where that is none."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        said = ""
+
+        def say(what: str, part: float) -> None:
+            nonlocal said
+            if what != said:
+                said = what
+                print(what, file=sys.stderr)
+
+        yield say
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("working", total=1.0)
+        yield lambda what, part: bar.update(task, description=what, completed=part)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="partitioner", description=_DESCRIPTION)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, command: Callable[[Any], Result], text: str) -> argparse.ArgumentParser:
+        sub = commands.add_parser(name, help=text, description=text)
+        sub.set_defaults(command=command)
+        sub.add_argument("--json", metavar="FILE", help="also write what is printed as data")
+        sub.add_argument("--debug", action="store_true", help="show tracebacks")
+        return sub
+
+    devices = add("devices", _devices, "list the devices that plans are made for")
+    _add_devices(devices)
+    devices.add_argument("--save", metavar="FILE", help="write the machine as TOML")
+
+    profile = add("profile", _profile, "measure every op of a model on every device")
+    _add_model(profile)
+    _add_devices(profile)
+    profile.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        required=True,
+        help="the profile; one that is there is continued",
+    )
+    profile.add_argument("--seconds", type=float, default=8.0, help="measuring time a device")
+
+    plan = add("plan", _plan, "cut and place a model")
+    _add_planning(plan)
+    plan.add_argument("-o", "--output", metavar="FILE", help="where to write the plan")
+
+    run = add("run", _run, "run a plan as a pipeline and measure it; does whatever is missing")
+    _add_planning(run)
+    run.add_argument("--items", type=int, default=16, help="random items when no input is given")
+    run.add_argument("--input", metavar="NPZ", help="one array a model input, leading item axis")
+    run.add_argument("--output", metavar="NPZ", help="where to write one array a model output")
+    run.add_argument("--measure", action="store_true", help="measure the alternatives too")
+    run.add_argument("--rounds", type=int, default=3, help="fresh processes for each measurement")
+    run.add_argument("--seconds", type=float, default=2.0, help="measuring time in a round")
+    run.add_argument("--trace", metavar="FILE", help="write a Chrome trace of one run")
+
+    show = add("show", _show, "print a plan")
+    show.add_argument("plan", metavar="PLAN")
+    explain = add("explain", _explain, "say why the cuts are where they are")
+    explain.add_argument("plan", metavar="PLAN")
+    return parser
+
+
+_DESCRIPTION = "Cut a network into pipeline stages for unequal devices: measure, decide, run."
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help=".onnx file, Relax module (.py, .tvmscript, .json), or zoo:NAME",
+    )
+    parser.add_argument(
+        "--input-shape",
+        metavar="NAME=1,3,224,224",
+        action="append",
+        default=[],
+        help="for inputs whose dimensions the model leaves open",
+    )
+
+
+def _add_devices(parser: argparse.ArgumentParser) -> None:
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--devices",
+        nargs="+",
+        metavar="DEVICE",
+        help="cores:0-3, cores:4,5, cpu; default: this machine's cores",
+    )
+    where.add_argument("--machine", metavar="TOML", help="a machine file")
+
+
+def _add_planning(parser: argparse.ArgumentParser) -> None:
+    from partitioner.plan import STRATEGIES
+
+    _add_model(parser)
+    _add_devices(parser)
+    parser.add_argument("--plan", metavar="FILE", help="use this plan instead of solving")
+    times = parser.add_mutually_exclusive_group()
+    times.add_argument("--profile", metavar="FILE", help="times to use; continued where lacking")
+    times.add_argument("--estimate", action="store_true", help="guess times, measure nothing")
+    parser.add_argument(
+        "--allow-foreign-profile",
+        action="store_true",
+        help="take a profile made on another machine",
+    )
+    parser.add_argument(
+        "--profile-seconds", type=float, default=8.0, help="measuring time a device"
+    )
+    parser.add_argument("--objective", choices=("period", "latency"), default="period")
+    parser.add_argument(
+        "--strategy",
+        choices=tuple(STRATEGIES),
+        default="best",
+        help="; ".join(f"{name}: {text}" for name, text in STRATEGIES.items()),
+    )
+    parser.add_argument("--max-stages", type=int, metavar="N")
+    parser.add_argument("--memory", metavar="POOL=BYTES", action="append", default=[])
+    parser.add_argument("--pin", metavar="OP=DEVICE", action="append", default=[])
+    parser.add_argument("--time-limit", type=float, default=10.0, metavar="S", help="of the solver")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
