@@ -16,6 +16,7 @@ __all__ = [
     "inline_tail",
     "is_reduction",
     "read_index",
+    "register_tile",
     "schedule_rest",
     "schedule_spatial",
     "vectorize_loop",
@@ -80,6 +81,38 @@ def inline_tail(sch: Any, block: Any) -> Any:
         except ScheduleError:
             return block
         block = following
+
+
+def register_tile(sch: Any, sums: Any, vectors: int, lanes: int, *, reductions: int) -> None:
+    """Keep all sums of a tile in registers while the reduction runs to its end.
+
+    Parameters
+    ----------
+    sch : tvm.s_tir.Schedule
+        Changed in place.
+    sums : SBlockRV
+        Its innermost spatial loops, before the reductions, are the tile's rows and its columns.
+    vectors : int
+        Vectors of columns in a tile.
+    lanes : int
+        Values in a vector.
+    reductions : int
+        Number of reduction loops.
+    """
+    loops = sch.get_loops(sums)
+    m, q = loops[-reductions - 2 : -reductions]
+    reduce = loops[-reductions:]
+    q_tile, q_vector, q_lane = sch.split(q, [None, vectors, lanes])
+    sch.reorder(q_tile, *reduce, m, q_vector, q_lane)
+    store = sch.cache_write(sums, 0, "local")
+    sch.reverse_compute_at(store, q_tile)
+    s_m, s_q = sch.get_loops(store)[-2:]
+    s_vector, s_lane = sch.split(s_q, [None, lanes])
+    for loop in (m, q_vector, s_m, s_vector):
+        sch.unroll(loop)
+    for loop in (q_lane, s_lane):
+        sch.vectorize(loop)
+    sch.decompose_reduction(sums, reduce[0])
 
 
 def vectorize_loop(sch: Any, loop: Any, lanes: int) -> None:

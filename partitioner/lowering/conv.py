@@ -16,17 +16,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
 from tvm import relax, te, tirx
 
-from partitioner.lowering.isa import Isa
 from partitioner.lowering.blocks import (
     block_names,
     inline_tail,
     read_index,
+    register_tile,
     schedule_rest,
     vectorize_loop,
 )
+from partitioner.lowering.isa import Isa
 from partitioner.lowering.replace import Replacement, const_array, static_shape
 
 __all__ = ["ConvShape", "Tile", "choose_tile", "conv_func", "rewrite_conv2d", "schedule_conv"]
@@ -323,6 +323,7 @@ def schedule_conv(sch: Any, isa: Isa) -> bool:
     depthwise = len(sch.get_loops(sums)) == 6
     out = inline_tail(sch, sch.get_sblock("conv_crop"))
     channels, span = (int(v) for v in sch.get(sums).writes[0].source.shape[2:])
+    zero = tirx.IntImm("int64", 0)
     # The tile computes positions that the output does not read; without this note they would be
     # cut off, and with them the fixed shape of the register tile.
     sch.annotate_buffer_access(
@@ -332,8 +333,8 @@ def schedule_conv(sch: Any, isa: Isa) -> bool:
         lambda n, o, y, x: (
             n * blocks + y // rows,
             o // channels,
-            (0, channels),
-            (0, span),
+            (zero, tirx.IntImm("int64", channels)),
+            (zero, tirx.IntImm("int64", span)),
         ),
     )
     n, o, y, x = sch.get_loops(out)
@@ -342,16 +343,17 @@ def schedule_conv(sch: Any, isa: Isa) -> bool:
     if depthwise:
         sch.reorder(n, o_tile, y_block, o_in, y_in, x)
         task = sch.fuse(n, o_tile)
-        sch.compute_at(phases, task)
         inner = y_block
     else:
         sch.reorder(n, y_block, o_tile, o_in, y_in, x)
         inner = task = sch.fuse(n, y_block, o_tile)
     sch.compute_at(sums, inner, preserve_unit_loops=True)
+    if depthwise:
+        sch.compute_at(phases, task)
     sch.parallel(task)
     vectorize_loop(sch, x, lanes)
     _schedule_phases(sch, phases, lanes, parallel=not depthwise)
-    _schedule_tile(sch, sums, vectors, lanes, reductions=2 if depthwise else 3)
+    register_tile(sch, sums, vectors, lanes, reductions=2 if depthwise else 3)
     schedule_rest(sch, out, isa)
     return True
 
@@ -360,21 +362,3 @@ def _schedule_phases(sch: Any, phases: Any, lanes: int, *, parallel: bool) -> No
     loops = sch.get_loops(phases)
     if parallel:
         sch.parallel(sch.fuse(*loops[:2]))
-
-
-def _schedule_tile(sch: Any, sums: Any, vectors: int, lanes: int, *, reductions: int) -> None:
-    """Register tile: all sums of a tile in registers while the reduction runs to its end."""
-    loops = sch.get_loops(sums)
-    m, q = loops[-reductions - 2 : -reductions]
-    reduce = loops[-reductions:]
-    q_tile, q_vector, q_lane = sch.split(q, [None, vectors, lanes])
-    sch.reorder(q_tile, *reduce, m, q_vector, q_lane)
-    store = sch.cache_write(sums, 0, "local")
-    sch.reverse_compute_at(store, q_tile)
-    s_m, s_q = sch.get_loops(store)[-2:]
-    s_vector, s_lane = sch.split(s_q, [None, lanes])
-    for loop in (m, q_vector, s_m, s_vector):
-        sch.unroll(loop)
-    for loop in (q_lane, s_lane):
-        sch.vectorize(loop)
-    sch.decompose_reduction(sums, reduce[0])

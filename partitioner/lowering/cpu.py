@@ -13,12 +13,13 @@ from partitioner.errors import BuildError
 from partitioner.lowering.conv import rewrite_conv2d
 from partitioner.lowering.inline import Kernel, flatten_main, group_calls, is_opaque, kernels_of
 from partitioner.lowering.isa import Isa, isa_of
-from partitioner.lowering.schedule import schedule_kernel
+from partitioner.lowering.matmul import rewrite_matmul
+from partitioner.lowering.schedule import is_view, schedule_kernel
 
 __all__ = ["build", "host_target", "kernels_of", "lower"]
 
 # Operators that get a kernel of this package's own; all others take TVM's definition.
-_REWRITES = {"relax.nn.conv2d": rewrite_conv2d}
+_REWRITES = {"relax.nn.conv2d": rewrite_conv2d, "relax.matmul": rewrite_matmul}
 
 
 def host_target(num_cores: int) -> tvm.target.Target:
@@ -157,8 +158,8 @@ def _schedule_all(work: tvm.IRModule, isa: Isa) -> dict[str, Kernel]:
             # TVM numbers names by what else is in the module; the hash does that better.
             stem = re.sub(r"\d+(?=_|$)", "", gv.name_hint).removeprefix("fused_")
             name = f"{stem[:80]}_{key & 0xFFFFFFFFFFFFFFFF:016x}"
-            view = relax.analysis.has_reshape_pattern(func)
-            done[key] = Kernel(name, schedule_kernel(func, isa), view)
+            view = is_view(func)
+            done[key] = Kernel(name, func if view else schedule_kernel(func, isa), view)
         kernels[gv.name_hint] = done[key]
     return kernels
 

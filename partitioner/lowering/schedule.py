@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from tvm import relax
+import tvm
+from tvm import relax, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import ScheduleError
 
 from partitioner.lowering.conv import schedule_conv
 from partitioner.lowering.generic import schedule_generic
 from partitioner.lowering.isa import Isa
+from partitioner.lowering.matmul import schedule_matmul
 
-__all__ = ["RULES", "schedule_kernel"]
+__all__ = ["RULES", "is_view", "schedule_kernel"]
 
 # Each returns False where it does not apply; the last applies to everything.
-RULES = (schedule_conv, schedule_generic)
+RULES = (schedule_conv, schedule_matmul, schedule_generic)
 
 
 def schedule_kernel(func: Any, isa: Isa) -> Any:
@@ -30,17 +33,38 @@ def schedule_kernel(func: Any, isa: Isa) -> Any:
     -------
     tvm.tirx.PrimFunc
     """
-    if relax.analysis.has_reshape_pattern(func):
-        # Becomes a view, and is recognized by its plain loops.
-        return func
     for rule in RULES:
         sch = Schedule(func)
         try:
             if rule(sch, isa):
                 return sch.mod["main"]
-        except (ScheduleError, ValueError):
-            # A primitive that does not fit a kernel raises one of these (failed pattern matches
-            # inside TVM come as ValueError); the schedule is abandoned half-way, so the next rule
+        except (ScheduleError, tvm.error.InternalError, ValueError):
+            # A primitive that does not fit a kernel raises one of these (failed checks inside
+            # TVM come as the latter two); the schedule is abandoned half-way, so the next rule
             # starts from the kernel anew.
             continue
     return func
+
+
+def is_view(func: Any) -> bool:
+    """Whether a kernel only gives its one input another shape.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Unscheduled.
+
+    Returns
+    -------
+    bool
+    """
+    if len(func.params) != 2 or not relax.analysis.has_reshape_pattern(func):
+        return False
+    # A slice of the leading elements has the same pattern.
+    sizes = []
+    for param in func.params:
+        shape = getattr(param.ty, "shape", None)
+        if shape is None or not all(isinstance(v, tirx.IntImm) for v in shape):
+            return False
+        sizes.append(math.prod(int(v) for v in shape))
+    return sizes[0] == sizes[1]
