@@ -166,6 +166,16 @@ class Engine:
             rows = Log(worker.log, self._arena).read()
             yield Records(worker.stage, worker.replica, worker.name, rows)
 
+    def at_work(self, worker: int) -> int | None:
+        """Return the item that a worker is working on, None between items.
+
+        Parameters
+        ----------
+        worker : int
+            Counted over stages and replicas.
+        """
+        return Log(self._wiring.workers[worker].log, self._arena).current()
+
     # Sending
 
     def try_send(self, arrays: Arrays, future: _Promise | None = None) -> Ticket | None:
@@ -315,23 +325,13 @@ class Engine:
             self._stop(_GRACE_S)
 
     def _failure(self) -> PartitionerError | None:
-        for host in self._hosts:
+        for number, host in enumerate(self._hosts):
             message = host.link.receive()
             if message is not None and message["event"] == "failed":
                 return _explain(host, message, starting=False)
             if message is None and host.link.ended:
-                return self._explain_death(host)
+                return _explain_death(host, self.at_work(number))
         return None
-
-    def _explain_death(self, host: Host) -> StageError:
-        item = Log(host.spec.log, self._arena).current()
-        where = f"{host.spec}" + ("" if item is None else f", item {item}")
-        return StageError(
-            f"{where}: the worker {host.fate()} without a word; a crash in a kernel, or memory "
-            "ran out, or somebody ended it. The pipeline is shut down.",
-            stage=host.spec.stage,
-            item=item,
-        )
 
     def _wait_ready(self, timeout_s: float) -> None:
         until = time.monotonic() + timeout_s
@@ -357,7 +357,7 @@ class Engine:
                     poll.unregister(fd)
                     del waiting[fd]
                 elif host.link.ended:
-                    raise self._explain_death(host)
+                    raise _explain_death(host, None)
 
     def close(self, grace_s: float = _GRACE_S) -> None:
         """Stop all workers and give up the items on their way; again is harmless.
@@ -427,6 +427,16 @@ def _explain(host: Host, message: dict[str, Any], starting: bool) -> Partitioner
     return StageError(
         f"{where}: {doing}: {message['type']}: {message['text']}\n"
         f"The pipeline is shut down. In the worker:\n{message['traceback']}",
+        stage=host.spec.stage,
+        item=item,
+    )
+
+
+def _explain_death(host: Host, item: int | None) -> StageError:
+    where = f"{host.spec}" + ("" if item is None else f", item {item}")
+    return StageError(
+        f"{where}: the worker {host.fate()} without a word; a crash in a kernel, or memory "
+        "ran out, or somebody ended it. The pipeline is shut down.",
         stage=host.spec.stage,
         item=item,
     )

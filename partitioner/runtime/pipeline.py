@@ -40,7 +40,7 @@ class Pipeline:
         ended, so closing waits for it.
     slots : int, optional
         Depth of every queue. Left out, it depends on the tensors' sizes: up to 4 items between
-        stages and 64 at the caller, each queue at most 32 MiB unless two items need more.
+        stages and 64 at the caller, each queue at most 16 MiB unless two items need more.
     trace : Trace, optional
         Keeps the times of all items rather than of the latest 1024.
     start_timeout_s : float

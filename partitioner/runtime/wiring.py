@@ -22,7 +22,7 @@ CALLER = -1
 _STAGE_SLOTS = 4
 _CALLER_SLOTS = 64
 _FEWEST_SLOTS = 2
-_CHANNEL_BYTES = 32 << 20
+_CHANNEL_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
