@@ -1,0 +1,106 @@
+"""Small values that many unit tests share: a model of four ops, two cores, its times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from partitioner.cost import build_problem, options_of
+from partitioner.graph import Constant, Op, OpGraph, Tensor
+from partitioner.machine import Device, HostInfo, Machine
+from partitioner.plan import Plan
+from partitioner.planning import choose, make_plan
+from partitioner.problem import Problem
+from partitioner.profiling.table import Handover, Measurement, OpKey, Origin, ProfileTable
+
+HOP_S = 1e-4
+"""What each end of a hop costs in `profile`, whatever the size."""
+
+
+@pytest.fixture
+def graph() -> OpGraph:
+    """conv_0 > relu_1 > conv_2 > add_3, where conv_0's output skips to add_3."""
+    return OpGraph(
+        name="tiny",
+        ops=(
+            Op(0, "conv_0", "conv", ("Conv_0",), "k0", live_bytes=500),
+            Op(1, "relu_1", "relu", ("Relu_1",), "k1", live_bytes=900),
+            Op(2, "conv_2", "conv", ("Conv_2", "Bias_2"), "k2", live_bytes=1000),
+            Op(3, "add_3", "add", ("Add_3",), "k3", live_bytes=600),
+        ),
+        tensors=(
+            Tensor(0, "x", None, (0,), (25,), "float32", 100),
+            Tensor(1, "skip", 0, (1, 3), (100,), "float32", 400),
+            Tensor(2, "mid", 1, (2,), (100,), "float32", 400),
+            Tensor(3, "wide", 2, (3,), (100,), "float32", 400),
+            Tensor(4, "y", 3, (), (50,), "float32", 200),
+        ),
+        constants=(Constant("w0", (0,), 1000), Constant("w2", (2,), 2000)),
+        inputs=(0,),
+        outputs=(4,),
+    )
+
+
+@pytest.fixture
+def machine() -> Machine:
+    """Two cores; what a stage may use are each of them, and both together."""
+    return Machine("pair", (Device("cores:0", cpus=(0,)), Device("cores:1", cpus=(1,))))
+
+
+@pytest.fixture
+def origin() -> Origin:
+    """Where the times are from."""
+    host = HostInfo(cpu="Test CPU", arch="x86_64", system="Linux", cores=2, features="abcd1234")
+    return Origin(host=host, tvm="0.27.0", lowering="feed", targets=(("cores:0", "llvm"),))
+
+
+ProfileMaker = Callable[[Mapping[str, tuple[float, ...]]], ProfileTable]
+
+
+@pytest.fixture
+def profile_of(graph: OpGraph, machine: Machine, origin: Origin) -> ProfileMaker:
+    """A table from milliseconds: for each option ("cores:0", ...) one time an op."""
+
+    def make(times_ms: Mapping[str, tuple[float, ...]]) -> ProfileTable:
+        threads = {device.name: device.threads for device in options_of(machine)}
+        return ProfileTable(
+            origin=origin,
+            ops={
+                OpKey(op.signature, name, threads[name]): Measurement(ms * 1e-3, 0.0, 10)
+                for name, row in times_ms.items()
+                for op, ms in zip(graph.ops, row, strict=True)
+            },
+            handover=Handover(HOP_S, 0.0, HOP_S, 0.0),
+        )
+
+    return make
+
+
+@pytest.fixture
+def profile(profile_of: ProfileMaker) -> ProfileTable:
+    """Each core is good at one half of the model, so that cutting between pays.
+
+    Pipeline relu_1 | conv_2: stage 0 takes 1 + 1 ms, receives x (0.1), sends skip and mid (0.2):
+    2.2 ms. Stage 1 the same: 2 ops, receives two, sends y: 2.3 ms. Alone 12.2 ms, two replicas
+    6.1 ms, both cores on every op 8.2 ms.
+    """
+    return profile_of(
+        {
+            "cores:0": (1.0, 1.0, 5.0, 5.0),
+            "cores:1": (5.0, 5.0, 1.0, 1.0),
+            "cores:0-1": (2.0, 2.0, 2.0, 2.0),
+        }
+    )
+
+
+@pytest.fixture
+def problem(graph: OpGraph, profile: ProfileTable, machine: Machine) -> Problem:
+    """What is solved for these."""
+    return build_problem(graph, profile, machine)
+
+
+@pytest.fixture
+def plan(graph: OpGraph, machine: Machine, profile: ProfileTable, problem: Problem) -> Plan:
+    """The best plan: conv_0 and relu_1 on core 0, conv_2 and add_3 on core 1."""
+    return make_plan(graph, machine, profile, problem, choose(problem))
