@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,13 @@ def read_items(path: str | Path, graph: OpGraph) -> list[dict[str, Array]]:
         If the file cannot be read, or its arrays are not the model's inputs with an item axis.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        # Opened here because numpy leaves the file open when it is no archive.
+        with Path(path).open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if not isinstance(loaded, np.lib.npyio.NpzFile):
+                raise InputError(f"{path}: holds one array without a name; write it with np.savez")
+            arrays = {name: loaded[name] for name in loaded.files}
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path}: cannot read arrays: {error}; write it with np.savez") from error
     wanted = [graph.tensors[tensor] for tensor in graph.inputs]
     if set(arrays) != {tensor.name for tensor in wanted}:
@@ -47,7 +52,10 @@ def read_items(path: str | Path, graph: OpGraph) -> list[dict[str, Array]]:
             )
         counts.add(len(array))
     if len(counts) != 1 or 0 in counts:
-        raise InputError(f"{path}: arrays hold {sorted(counts)} items; all need the same, above 0")
+        raise InputError(
+            f"{path}: its arrays hold {' or '.join(map(str, sorted(counts)))} items; all need the "
+            "same number, above 0"
+        )
     return [{name: array[item] for name, array in arrays.items()} for item in range(counts.pop())]
 
 
@@ -59,10 +67,15 @@ def write_items(
     Raises
     ------
     InputError
-        If the file cannot be written.
+        If there are no results or the file cannot be written.
     """
+    if not results:
+        raise InputError(f"{path}: there are no results to write; run at least one item")
     names = [graph.tensors[tensor].name for tensor in graph.outputs]
     columns = zip(*(r if isinstance(r, tuple) else (r,) for r in results), strict=True)
     arrays = {name: np.stack(column) for name, column in zip(names, columns, strict=True)}
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)
+    # np.savez takes names as keyword arguments, and a model may call an output "file".
+    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)

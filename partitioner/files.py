@@ -22,7 +22,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     Raises
     ------
     InputError
-        If the folder is not there or cannot be written.
+        If the folder is not there or cannot be written, or `path` is a folder.
     """
     final = Path(path)
     try:
@@ -36,7 +36,10 @@ def replacing(path: str | Path) -> Iterator[Path]:
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
-        temporary.replace(final)
+        try:
+            temporary.replace(final)
+        except OSError as error:
+            raise InputError(f"{final}: cannot write here: {error.strerror}") from error
     finally:
         temporary.unlink(missing_ok=True)
 

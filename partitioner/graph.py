@@ -112,7 +112,8 @@ class OpGraph:
     Raises
     ------
     GraphError
-        If ids are out of order, a tensor is read before it is made, or a name repeats.
+        If ids are out of order or not there, a tensor is read before it is made, or a name
+        repeats.
     """
 
     name: str
@@ -131,21 +132,45 @@ class OpGraph:
                     f"graph {self.name!r}: tensor {tensor.name!r} has no producer and is no model "
                     "input; list it in `inputs` or name the op that makes it"
                 )
+            if tensor.producer is not None and tensor.id in self.inputs:
+                raise GraphError(
+                    f"graph {self.name!r}: tensor {tensor.name!r} is a model input and yet made by "
+                    f"op {tensor.producer}; it is one or the other"
+                )
+            if list(tensor.consumers) != sorted(set(tensor.consumers)):
+                raise GraphError(
+                    f"graph {self.name!r}: tensor {tensor.name!r} lists consumers "
+                    f"{tensor.consumers}; list each once, ascending"
+                )
             first = -1 if tensor.producer is None else tensor.producer
             for consumer in tensor.consumers:
                 if not first < consumer < len(self.ops):
                     raise GraphError(
-                        f"graph {self.name!r}: tensor {tensor.name!r} of op {tensor.producer} is "
-                        f"read by op {consumer}; ops must be numbered in topological order "
-                        f"(0..{len(self.ops) - 1})"
+                        f"graph {self.name!r}: tensor {tensor.name!r} of "
+                        f"{'the caller' if first < 0 else f'op {first}'} is read by op {consumer}; "
+                        f"ops must be numbered in topological order (0..{len(self.ops) - 1})"
                     )
         for tensor_id in (*self.inputs, *self.outputs):
             if not 0 <= tensor_id < len(self.tensors):
-                raise GraphError(f"graph {self.name!r}: there is no tensor {tensor_id}")
+                raise GraphError(
+                    f"graph {self.name!r}: there is no tensor {tensor_id}, which its inputs or "
+                    f"outputs name; ids are 0..{len(self.tensors) - 1}"
+                )
+        for constant in self.constants:
+            for consumer in constant.consumers:
+                if not 0 <= consumer < len(self.ops):
+                    raise GraphError(
+                        f"graph {self.name!r}: constant {constant.name!r} is read by op "
+                        f"{consumer}; ids are 0..{len(self.ops) - 1}"
+                    )
 
     @cached_property
     def hash(self) -> str:
-        """Hex digest over everything but names of tensors and sources: what a plan refers to."""
+        """Hex digest of the structure, what a plan refers to.
+
+        Names of tensors, constants and sources and the ops' pins are left out: they may change
+        without a plan becoming wrong.
+        """
         text = json.dumps(
             {
                 "ops": [(op.name, op.signature) for op in self.ops],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import platform
 import re
@@ -21,6 +22,10 @@ from partitioner.files import write_text
 __all__ = ["Device", "HostInfo", "Link", "Machine", "MemoryPool", "allowed_cpus", "host_info"]
 
 _MOST_DETECTED = 8  # one device a core is only useful for a few cores
+_MACHINE_FILE = (
+    "a machine file has a name and [[device]] tables with name and cpus, optionally [[memory]] and "
+    "[[link]]"
+)
 _KINDS = ("cpu", "cuda", "opencl", "vulkan", "metal")
 
 
@@ -59,6 +64,11 @@ class Device:
             )
         if self.kind == "cpu" and not self.cpus:
             raise DeviceError(f"CPU device {self.name!r} lists no cores; give it at least one")
+        if any(not isinstance(cpu, int) or cpu < 0 for cpu in self.cpus):
+            raise DeviceError(
+                f"device {self.name!r} lists cores {list(self.cpus)}; cores are whole numbers "
+                "from 0 up"
+            )
         if len(set(self.cpus)) != len(self.cpus):
             raise DeviceError(f"device {self.name!r} lists a core twice: {format_cpus(self.cpus)}")
 
@@ -97,6 +107,13 @@ class MemoryPool:
     name: str
     bytes: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.bytes is not None and not (isinstance(self.bytes, int) and self.bytes >= 0):
+            raise DeviceError(
+                f"memory {self.name!r} has a budget of {self.bytes!r} bytes; give a whole number, "
+                "zero or more, or leave it out"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Link:
@@ -107,6 +124,13 @@ class Link:
     latency_s: float
     bytes_per_s: float
 
+    def __post_init__(self) -> None:
+        if not (0 <= self.latency_s < math.inf and self.bytes_per_s > 0):
+            raise DeviceError(
+                f"link {self.source!r} > {self.target!r} has latency_s {self.latency_s} and "
+                f"bytes_per_s {self.bytes_per_s}; a latency is zero or more, a rate above zero"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -115,7 +139,7 @@ class Machine:
     Raises
     ------
     DeviceError
-        If names repeat, CPU devices overlap, or a pool or link end is not there.
+        If names repeat, devices share a core, or a pool or link end is not there.
     """
 
     name: str
@@ -141,6 +165,11 @@ class Machine:
                         "give each core to one device"
                     )
                 owner[cpu] = device.name
+        if len({pool.name for pool in self.memories}) < len(self.memories):
+            raise DeviceError(
+                f"machine {self.name!r} has two memories of one name among "
+                f"{', '.join(pool.name for pool in self.memories)}; names are unique"
+            )
         for link in self.links:
             for end in (link.source, link.target):
                 if end not in names:
@@ -248,12 +277,17 @@ class Machine:
         try:
             data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
             return Machine._from_data(data)
-        except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise DeviceError(f"{path}: cannot read the machine: {error}") from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except OSError as error:
+            raise DeviceError(f"{path}: cannot read the machine: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise DeviceError(f"{path}: not TOML ({error}); correct or rewrite it") from error
+        except DeviceError as error:
+            raise DeviceError(f"{path}: {error}") from error
+        except KeyError as error:
+            raise DeviceError(f"{path}: the key {error} is missing; {_MACHINE_FILE}") from error
+        except (TypeError, ValueError, AttributeError) as error:
             raise DeviceError(
-                f"{path}: not a machine description ({error}); it needs a name and [[device]] "
-                "tables with name and cpus, optionally [[memory]] and [[link]]"
+                f"{path}: not a machine description ({error}); {_MACHINE_FILE}"
             ) from error
 
     def save(self, path: str | Path) -> None:

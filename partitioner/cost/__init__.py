@@ -119,7 +119,7 @@ def build_problem(
         constant_bytes=np.array([c.bytes for c in graph.constants], dtype=float),
         constant_ops=tuple(c.consumers for c in graph.constants),
         live_bytes=np.array([op.live_bytes for op in graph.ops], dtype=float),
-        max_stages=max_stages or len(machine.devices),
+        max_stages=len(machine.devices) if max_stages is None else max_stages,
         queue_slots=queue_slots,
         objective=objective,
         latency_model=LatencyModel.ATOMIC if objective is Objective.PERIOD else LatencyModel.SERIAL,

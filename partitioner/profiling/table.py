@@ -45,9 +45,7 @@ class Measurement:
 
     def __post_init__(self) -> None:
         for name in ("median_s", "iqr_s"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ProfileError(f"a measurement's {name} is {value}; measure it again")
+            _require_time(f"a measurement's {name}", getattr(self, name))
 
     @property
     def noisy(self) -> bool:
@@ -95,6 +93,10 @@ class Handover:
     send_s_per_byte: float
     recv_base_s: float
     recv_s_per_byte: float
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            _require_time(f"the hand-over's {name}", value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,9 @@ class ProfileTable:
         return tuple(sorted(rows, key=lambda pair: -pair[1].median_s))
 
     def merged(self, other: ProfileTable) -> ProfileTable:
-        """With the rows of `other` added, its own where both have one.
+        """With the rows of `other` added; where both have a row, that of `other`.
+
+        One that was estimated makes the whole estimated.
 
         Raises
         ------
@@ -198,6 +202,7 @@ class ProfileTable:
             ops={**self.ops, **other.ops},
             host_s={**self.host_s, **other.host_s},
             handover=other.handover or self.handover,
+            estimated=self.estimated or other.estimated,
         )
 
     def require_from(self, here: Origin) -> None:
@@ -279,12 +284,23 @@ class ProfileTable:
                     targets=tuple((name, target) for name, target in origin["targets"]),
                 ),
                 ops=dict(_row(row) for row in data["ops"]),
-                host_s={(name, threads): float(s) for name, threads, s in data["host_s"]},
+                host_s={
+                    (str(device), int(threads)): _require_time("a host time", float(seconds))
+                    for device, threads, seconds in data["host_s"]
+                },
                 handover=None if data["handover"] is None else Handover(**data["handover"]),
                 estimated=bool(data["estimated"]),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ProfileError(f"malformed profile: {type(error).__name__} {error}") from error
+        except KeyError as error:
+            raise ProfileError(f"the profile lacks the key {error}; profile again") from error
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ProfileError(f"malformed profile ({error}); profile again") from error
+
+
+def _require_time(what: str, value: float) -> float:
+    if not (math.isfinite(value) and value >= 0):
+        raise ProfileError(f"{what} is {value}, which is no time; measure it again")
+    return value
 
 
 def _row(row: dict[str, Any]) -> tuple[OpKey, Measurement]:
