@@ -29,7 +29,15 @@ from partitioner.lowering.blocks import (
 from partitioner.lowering.isa import Isa
 from partitioner.lowering.replace import Replacement, const_array, static_shape
 
-__all__ = ["ConvShape", "Tile", "choose_tile", "conv_func", "rewrite_conv2d", "schedule_conv"]
+__all__ = [
+    "ConvShape",
+    "Tile",
+    "choose_tile",
+    "conv_func",
+    "rewrite_conv2d",
+    "rewrite_conv2d_transpose",
+    "schedule_conv",
+]
 
 # Half of a common 512 KiB second-level cache: a block of the input stays there while all output
 # channels pass over it.
@@ -53,6 +61,9 @@ class ConvShape:
         (top, left, bottom, right).
     groups : int
         Channel groups.
+    shuffle : tuple of int
+        (a, b): a * b consecutive output channels become one channel of a by b times the size, as
+        a transposed convolution whose kernel equals its stride needs it.
     """
 
     batch: int
@@ -65,10 +76,11 @@ class ConvShape:
     dilation: tuple[int, int]
     pad: tuple[int, int, int, int]
     groups: int
+    shuffle: tuple[int, int] = (1, 1)
 
     @property
     def out_hw(self) -> tuple[int, int]:
-        """Output (height, width)."""
+        """Output (height, width), before the shuffle."""
         reach = self.reach
         return (
             (self.height + self.pad[0] + self.pad[2] - reach[0]) // self.stride[0] + 1,
@@ -116,7 +128,7 @@ class Tile:
     span: int
 
 
-def choose_tile(shape: ConvShape, isa: Isa) -> Tile:
+def choose_tile(shape: ConvShape, isa: Isa) -> Tile | None:
     """Tile with the least estimated time: wasted positions, load pressure, cache overflow.
 
     Parameters
@@ -126,7 +138,8 @@ def choose_tile(shape: ConvShape, isa: Isa) -> Tile:
 
     Returns
     -------
-    Tile
+    Tile or None
+        None where no tile holds whole sets of channels that are shuffled together.
     """
     height = shape.out_hw[0]
     per_group = shape.outputs // shape.groups
@@ -138,10 +151,12 @@ def choose_tile(shape: ConvShape, isa: Isa) -> Tile:
         sizes = ((4, 3), (6, 2), (4, 2), (2, 6), (2, 4), (1, 8))
     best: tuple[float, Tile] | None = None
     for channels, vectors in sizes:
+        if channels % (shape.shuffle[0] * shape.shuffle[1]):
+            continue
         # Channels of two groups read different inputs, so a tile stays within one.
         if shape.groups > 1 and per_group % channels:
             continue
-        if channels > 1 and channels >= 2 * per_group:
+        if channels > 1 and channels >= 2 * per_group and shape.shuffle == (1, 1):
             continue
         tile_width = vectors * isa.lanes
         for blocks in range(1, height + 1):
@@ -164,8 +179,7 @@ def choose_tile(shape: ConvShape, isa: Isa) -> Tile:
             cost += -(-height // rows) * (-(-per_group // channels)) * 20
             if best is None or cost < best[0]:
                 best = (cost, Tile(channels, vectors, rows, span))
-    assert best is not None  # rows = 1 is always admissible
-    return best[1]
+    return best[1] if best else None
 
 
 @functools.cache
@@ -186,6 +200,7 @@ def conv_func(shape: ConvShape, tile: Tile, dtype: str) -> Any:
     """
     out_h, out_w = shape.out_hw
     (kh, kw), (sh, sw), (dh, dw) = shape.kernel, shape.stride, shape.dilation
+    up_h, up_w = shape.shuffle
     row, rows = shape.row, tile.rows
     in_group = shape.channels // shape.groups
     tiles = -(-shape.outputs // tile.channels)
@@ -234,14 +249,16 @@ def conv_func(shape: ConvShape, tile: Tile, dtype: str) -> Any:
         (shape.batch * blocks, tiles, tile.channels, tile.span),
         product,
         "conv_sums",
-        attrs={"tile": [blocks, rows, tile.vectors]},
+        attrs={"tile": [blocks, rows, tile.vectors, up_h, up_w]},
     )
 
     def crop(n: Any, o: Any, y: Any, x: Any) -> Any:
+        o, y, x = (o * up_h + y % up_h) * up_w + x % up_w, y // up_h, x // up_w
         at = y % rows * row + x
         return sums[n * blocks + y // rows, o // tile.channels, o % tile.channels, at]
 
-    out = te.compute((shape.batch, shape.outputs, out_h, out_w), crop, "conv_crop")
+    out_shape = (shape.batch, shape.outputs // (up_h * up_w), out_h * up_h, out_w * up_w)
+    out = te.compute(out_shape, crop, "conv_crop")
     kernel = te.create_prim_func([data, weight, out], index_dtype_override="int64")
     # Four: element-wise consumers fuse into the output (TVM's kOutEWiseFusable).
     return kernel.with_attr("op_pattern", 4)
@@ -297,8 +314,60 @@ def rewrite_conv2d(call: Any, bindings: dict[Any, Any], isa: Isa) -> Replacement
         groups=int(attrs.groups),
     )
     tile = choose_tile(shape, isa)
+    if tile is None:
+        return None
     packed = relax.const(pack_weight(weight, shape, tile))
     return Replacement("conv2d", conv_func(shape, tile, "float32"), (call.args[0], packed))
+
+
+def rewrite_conv2d_transpose(call: Any, bindings: dict[Any, Any], isa: Isa) -> Replacement | None:
+    """Kernel for a `relax.nn.conv2d_transpose` whose kernel equals its stride.
+
+    Every input position then makes its own block of outputs: a 1 x 1 convolution to as many times
+    more channels, and a shuffle.
+
+    Parameters
+    ----------
+    call : relax.Call
+    bindings : dict
+        What each variable of the function is bound to.
+    isa : Isa
+
+    Returns
+    -------
+    Replacement or None
+        None where this rule does not apply.
+    """
+    attrs = call.attrs
+    data, weight = static_shape(call.args[0]), const_array(call.args[1], bindings)
+    layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout or attrs.data_layout)
+    if data is None or weight is None or layouts != ("NCHW", "IOHW", "NCHW"):
+        return None
+    if weight.dtype != np.float32 or str(call.args[0].ty.dtype) != "float32":
+        return None
+    size = (weight.shape[2], weight.shape[3])
+    zeros = (*attrs.padding, *attrs.output_padding)
+    if tuple(int(s) for s in attrs.strides) != size or any(int(p) for p in zeros):
+        return None
+    if int(attrs.groups) != 1 or any(int(d) != 1 for d in attrs.dilation):
+        return None
+    shape = ConvShape(
+        *data,
+        outputs=weight.shape[1] * size[0] * size[1],
+        kernel=(1, 1),
+        stride=(1, 1),
+        dilation=(1, 1),
+        pad=(0, 0, 0, 0),
+        groups=1,
+        shuffle=size,
+    )
+    tile = choose_tile(shape, isa)
+    if tile is None:
+        return None
+    flat = weight.transpose(1, 2, 3, 0).reshape(shape.outputs, shape.channels, 1, 1)
+    packed = relax.const(pack_weight(flat, shape, tile))
+    kernel = conv_func(shape, tile, "float32")
+    return Replacement("conv2d_transpose", kernel, (call.args[0], packed))
 
 
 def schedule_conv(sch: Any, isa: Isa) -> bool:
@@ -318,11 +387,13 @@ def schedule_conv(sch: Any, isa: Isa) -> bool:
         return False
     lanes = isa.lanes
     sums, phases = sch.get_sblock("conv_sums"), sch.get_sblock("conv_phases")
-    blocks, rows, vectors = (int(v) for v in sch.get(sums).annotations["tile"])
+    blocks, rows, vectors, up_h, up_w = (int(v) for v in sch.get(sums).annotations["tile"])
     sch.unannotate(sums, "tile")
     depthwise = len(sch.get_loops(sums)) == 6
     out = inline_tail(sch, sch.get_sblock("conv_crop"))
     channels, span = (int(v) for v in sch.get(sums).writes[0].source.shape[2:])
+    # What a tile and a block are of the shuffled output.
+    out_channels, out_rows = channels // (up_h * up_w), rows * up_h
     zero = tirx.IntImm("int64", 0)
     # The tile computes positions that the output does not read; without this note they would be
     # cut off, and with them the fixed shape of the register tile.
@@ -331,15 +402,15 @@ def schedule_conv(sch: Any, isa: Isa) -> bool:
         read_index(sch, out, "conv_sums"),
         "read",
         lambda n, o, y, x: (
-            n * blocks + y // rows,
-            o // channels,
+            n * blocks + y // out_rows,
+            o // out_channels,
             (zero, tirx.IntImm("int64", channels)),
             (zero, tirx.IntImm("int64", span)),
         ),
     )
     n, o, y, x = sch.get_loops(out)
-    o_tile, o_in = sch.split(o, [None, channels])
-    y_block, y_in = sch.split(y, [None, rows])
+    o_tile, o_in = sch.split(o, [None, out_channels])
+    y_block, y_in = sch.split(y, [None, out_rows])
     if depthwise:
         sch.reorder(n, o_tile, y_block, o_in, y_in, x)
         task = sch.fuse(n, o_tile)

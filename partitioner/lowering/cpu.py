@@ -10,7 +10,7 @@ from tvm import relax, tirx
 from tvm_ffi import structural_hash
 
 from partitioner.errors import BuildError
-from partitioner.lowering.conv import rewrite_conv2d
+from partitioner.lowering.conv import rewrite_conv2d, rewrite_conv2d_transpose
 from partitioner.lowering.inline import Kernel, flatten_main, group_calls, is_opaque, kernels_of
 from partitioner.lowering.isa import Isa, isa_of
 from partitioner.lowering.matmul import rewrite_matmul
@@ -19,7 +19,11 @@ from partitioner.lowering.schedule import is_view, schedule_kernel
 __all__ = ["build", "host_target", "kernels_of", "lower"]
 
 # Operators that get a kernel of this package's own; all others take TVM's definition.
-_REWRITES = {"relax.nn.conv2d": rewrite_conv2d, "relax.matmul": rewrite_matmul}
+_REWRITES = {
+    "relax.nn.conv2d": rewrite_conv2d,
+    "relax.nn.conv2d_transpose": rewrite_conv2d_transpose,
+    "relax.matmul": rewrite_matmul,
+}
 
 
 def host_target(num_cores: int) -> tvm.target.Target:
