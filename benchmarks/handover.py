@@ -12,8 +12,10 @@ Three tables:
 3. The same with another Python thread of the caller at 100%, over the quiet one, for each kind of
    busy thread: bytecode, and ``json.loads`` (which holds the interpreter lock for long).
 
-The caller has the last CPU for itself, the stages share the others. Every repeat is a fresh process; the variants of a table take turns. Medians, spread = interquartile
-range over the median, the ratio last.
+In the third table the caller has the last CPU for itself and the stages share the others; else
+each stage has a CPU, as far as they go, and the caller is wherever the kernel puts it. Every repeat is a fresh
+process; the variants of a table take turns. Medians, spread = interquartile range over the median,
+the ratio last.
 """
 
 from __future__ import annotations
@@ -80,14 +82,7 @@ def lasting(seconds: float, work: str, *, threads: int, cpus: tuple[int, ...]) -
     return Lasting(seconds, work)
 
 
-def stage_cpus() -> list[int]:
-    """All CPUs but the last, which is the caller's."""
-    cpus = sorted(allowed_cpus())
-    return cpus[:-1] or cpus
-
-
-def two_stages(runner: RunnerSpec, nbytes: int) -> PipelineSpec:
-    cpus = stage_cpus()
+def two_stages(runner: RunnerSpec, nbytes: int, cpus: list[int]) -> PipelineSpec:
     stages = tuple(
         StageSpec(
             f"stage{index}",
@@ -123,9 +118,11 @@ def run_one(order: dict[str, Any]) -> dict[str, float]:
     nbytes = order["nbytes"]
     item = np.random.default_rng(0).standard_normal(nbytes // 4).astype(np.float32)
     runner = RunnerSpec(*order["runner"])
-    pin({max(allowed_cpus())})
+    cpus = sorted(allowed_cpus())
+    if order["spare"]:
+        pin({cpus.pop()})
     trace = Trace()
-    with Pipeline(two_stages(runner, nbytes), order["workers"], trace=trace) as pipe:
+    with Pipeline(two_stages(runner, nbytes, cpus), order["workers"], trace=trace) as pipe:
         if order["busy"]:
             keep_busy(order["busy"])
         times = measure(pipe, lambda _: item, order["items"], warmup=pipe.capacity)
@@ -190,6 +187,7 @@ def hops(repeats: int) -> None:
             "runner": ["handover:copying"],
             "items": max(20, min(3000, (400 << 20) // nbytes)),
             "busy": None,
+            "spare": False,
         }
         for nbytes in SIZES
         for workers in ("process", "thread")
@@ -208,20 +206,22 @@ def hops(repeats: int) -> None:
 
 def stages_of(seconds: float, work: str, items: int, repeats: int) -> None:
     orders = {
-        f"{workers} {busy or 'quiet'}": {
+        f"{workers} {busy}": {
             "nbytes": 1 << 10,
             "workers": workers,
             "runner": ["handover:lasting", [seconds, work]],
             "items": items,
-            "busy": busy,
+            "busy": None if busy == "quiet" else busy,
+            # A core of the caller's own beside the stages', where a busy thread takes none of theirs.
+            "spare": busy is not None,
         }
         for workers in ("process", "thread")
-        for busy in (None, "bytecode", "json")
+        for busy in (None, "quiet", "bytecode", "json")
     }
     found = interleaved(orders, repeats)
     rows = [("workers", "in runner us", "period us", "spread", "hand-over %")]
     for workers in ("process", "thread"):
-        runs = found[f"{workers} quiet"]
+        runs = found[f"{workers} None"]
         share, _ = middle([run["period_s"] / run["run_s"] for run in runs])
         period, spread = middle([run["period_s"] for run in runs])
         inside, _ = middle([run["run_s"] for run in runs])

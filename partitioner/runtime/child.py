@@ -8,9 +8,9 @@ import signal
 import socket
 import sys
 import threading
+from contextlib import suppress
 from typing import NoReturn
 
-from partitioner.runtime import affinity
 from partitioner.runtime.link import Link
 
 __all__ = ["main"]
@@ -36,10 +36,9 @@ def main(sock_fd: int, arena_fd: int) -> None:
     message = link.receive(None)
     if message is None:
         _leave(1)  # The caller gave up before it said anything.
-    # Ids only, unchecked: `serve` pins again, with an explanation if that fails.
-    wanted = set(message["worker"]["cpus"]) & set(affinity.allowed_cpus())
-    if wanted:
-        os.sched_setaffinity(0, wanted)
+    # `serve` does it again, and tells the caller if it fails.
+    with suppress(OSError):
+        os.sched_setaffinity(0, message["worker"]["cpus"])
     threading.Thread(target=_watch, args=(sock, parent), name="watch-caller", daemon=True).start()
 
     # NumPy starts threads when it is loaded; by now they inherit the stage's CPUs.

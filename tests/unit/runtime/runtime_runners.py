@@ -76,11 +76,11 @@ def slow(seconds, *, threads, cpus):
     return Call(run)
 
 
-def straying(*, threads, cpus):
-    """Starts a thread and lets it run where it likes."""
+def straying(elsewhere, *, threads, cpus):
+    """Starts a thread that leaves the stage's CPUs."""
 
     def roam():
-        os.sched_setaffinity(0, allowed_cpus())
+        os.sched_setaffinity(0, elsewhere)
         roaming.set()
         threading.Event().wait()
 
@@ -94,6 +94,11 @@ def environment(*names, threads, cpus):
     """The output counts up by what the environment and the arguments say."""
     values = [int(os.environ[name]) for name in names] + [threads, *cpus]
     return Call(lambda inputs: (np.array(values, np.int64),))
+
+
+def affinity_now(*, threads, cpus):
+    """The output is the sum of the CPUs it may run on, four times."""
+    return Call(lambda inputs: (np.full(4, sum(os.sched_getaffinity(0)), np.int64),))
 
 
 def runner(name, *args):

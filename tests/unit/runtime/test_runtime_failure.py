@@ -10,7 +10,7 @@ import pytest
 from runtime_runners import chain, numbers, runner
 
 from partitioner.errors import BuildError, DeviceError, PartitionerError, StageError
-from partitioner.runtime.affinity import allowed_cpus
+from partitioner.runtime.affinity import allowed_cpus, pin, preserved_affinity
 from partitioner.runtime.pipeline import Pipeline
 
 KINDS = ("process", "thread")
@@ -136,7 +136,18 @@ def test_a_worker_that_hangs_at_its_start():
 @pytest.mark.skipif(len(allowed_cpus()) < 2, reason="needs two CPUs")
 def test_a_thread_outside_the_promised_cpus_is_an_error():
     with pytest.raises(DeviceError, match=r"stage 0 \(s0\).*threads may run outside CPUs"):
-        Pipeline(chain(runner("straying")))
+        Pipeline(chain(runner("straying", sorted(allowed_cpus()))))
+
+
+@pytest.mark.skipif(len(allowed_cpus()) < 2, reason="needs two CPUs")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_callers_own_affinity_is_not_the_workers(kind):
+    callers, workers = sorted(allowed_cpus())[:2]
+    with preserved_affinity():
+        pin([callers])
+        with Pipeline(chain(runner("affinity_now"), cpus=(workers,)), kind) as pipe:
+            assert pipe(numbers(1)[0]).tolist() == [workers] * 4
+        assert os.sched_getaffinity(0) == {callers}
 
 
 @pytest.mark.parametrize("kind", KINDS)
