@@ -12,7 +12,7 @@ from typing import Any
 from partitioner.errors import InputError, PartitionerError
 from partitioner.machine import Machine, host_info
 
-__all__ = ["main"]
+__all__ = ["main", "show_progress"]
 
 Progress = Callable[[str, float], None]
 
@@ -59,9 +59,11 @@ Result = tuple[str, Any]
 
 
 def _devices(arguments: argparse.Namespace) -> Result:
-    machine = _machine(arguments)
     from partitioner.plan_table import format_bytes, table
 
+    machine = _machine(arguments)
+    if not arguments.machine:  # a machine file may describe another host
+        machine.require_present()
     if arguments.save:
         machine.save(arguments.save)
     info = host_info()
@@ -87,7 +89,7 @@ def _profile(arguments: argparse.Namespace) -> Result:
 
     machine = _machine(arguments)
     grouped = import_model(arguments.model, input_shapes=_shapes(arguments))
-    with _progress() as progress:
+    with show_progress() as progress:
         profile = profile_model(
             grouped,
             machine,
@@ -115,7 +117,7 @@ def _run(arguments: argparse.Namespace) -> Result:
     else:
         items = partition.samples(arguments.items)
     trace = Trace() if arguments.trace else None
-    with _progress() as progress:
+    with show_progress() as progress:
         if arguments.output or trace:
             progress("running", 0.0)
             with partition.pipeline(trace=trace) as pipe:
@@ -153,7 +155,7 @@ def _explain(arguments: argparse.Namespace) -> Result:
 def _partition(arguments: argparse.Namespace) -> Any:
     from partitioner.api import auto_partition
 
-    with _progress() as progress:
+    with show_progress() as progress:
         return auto_partition(
             arguments.model,
             _machine(arguments),
@@ -198,7 +200,7 @@ def _pair(text: str, option: str, convert: Callable[[str], Any]) -> tuple[str, A
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
+def show_progress() -> Iterator[Progress]:
     """A bar on the terminal's error stream; a line a step where that is none."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -219,6 +221,20 @@ def _progress() -> Iterator[Progress]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("working", total=1.0)
         yield lambda what, part: bar.update(task, description=what, completed=part)
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} s is no duration above 0")
+    return value
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -246,7 +262,7 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         help="the profile; one that is there is continued",
     )
-    profile.add_argument("--seconds", type=float, default=8.0, help="measuring time a device")
+    profile.add_argument("--seconds", type=_seconds, default=8.0, help="measuring time a device")
 
     plan = add("plan", _plan, "cut and place a model")
     _add_planning(plan)
@@ -254,12 +270,14 @@ def _parser() -> argparse.ArgumentParser:
 
     run = add("run", _run, "run a plan as a pipeline and measure it; does whatever is missing")
     _add_planning(run)
-    run.add_argument("--items", type=int, default=16, help="random items when no input is given")
+    run.add_argument("--items", type=_count, default=16, help="random items when no input is given")
     run.add_argument("--input", metavar="NPZ", help="one array a model input, leading item axis")
     run.add_argument("--output", metavar="NPZ", help="where to write one array a model output")
     run.add_argument("--measure", action="store_true", help="measure the alternatives too")
-    run.add_argument("--rounds", type=int, default=3, help="fresh processes for each measurement")
-    run.add_argument("--seconds", type=float, default=2.0, help="measuring time in a round")
+    run.add_argument(
+        "--rounds", type=_count, default=3, help="fresh processes for each measurement"
+    )
+    run.add_argument("--seconds", type=_seconds, default=2.0, help="measuring time in a round")
     run.add_argument("--trace", metavar="FILE", help="write a Chrome trace of one run")
 
     show = add("show", _show, "print a plan")
@@ -313,7 +331,7 @@ def _add_planning(parser: argparse.ArgumentParser) -> None:
         help="take a profile made on another machine",
     )
     parser.add_argument(
-        "--profile-seconds", type=float, default=8.0, help="measuring time a device"
+        "--profile-seconds", type=_seconds, default=8.0, help="measuring time a device"
     )
     parser.add_argument("--objective", choices=("period", "latency"), default="period")
     parser.add_argument(
@@ -322,10 +340,12 @@ def _add_planning(parser: argparse.ArgumentParser) -> None:
         default="best",
         help="; ".join(f"{name}: {text}" for name, text in STRATEGIES.items()),
     )
-    parser.add_argument("--max-stages", type=int, metavar="N")
+    parser.add_argument("--max-stages", type=_count, metavar="N")
     parser.add_argument("--memory", metavar="POOL=BYTES", action="append", default=[])
     parser.add_argument("--pin", metavar="OP=DEVICE", action="append", default=[])
-    parser.add_argument("--time-limit", type=float, default=10.0, metavar="S", help="of the solver")
+    parser.add_argument(
+        "--time-limit", type=_seconds, default=10.0, metavar="S", help="of the solver"
+    )
 
 
 if __name__ == "__main__":

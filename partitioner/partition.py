@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +22,7 @@ from partitioner.profiling.table import ProfileTable
 from partitioner.report import Baseline, Measured, Outputs, Report
 from partitioner.rewrite.split import split
 from partitioner.runtime.build import BuildCache, Built
-from partitioner.runtime.compare import compare
+from partitioner.runtime.compare import run_each
 from partitioner.runtime.deploy import pipeline_spec
 from partitioner.runtime.measure import PipelineTimes
 from partitioner.runtime.pipeline import Pipeline
@@ -35,6 +36,7 @@ Progress = Callable[[str, float], None]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _SAMPLES = 16
+_OURS = "this plan"
 
 
 def _silent(what: str, part: float) -> None:
@@ -191,29 +193,38 @@ class Partition:
         samples = list(items) if items is not None else self.samples(_SAMPLES)
         progress("checking outputs", 0.0)
         outputs = self.check(samples)
-        progress("timing each stage alone", 0.0)
-        stage_measured = self.time_stages(seconds)
-        plans = {self.plan.name: self.plan}
+        plans = {_OURS: self.plan}
         if baselines:
-            plans |= {f"{name} ": plan for name, plan in self._alternatives() if plan != self.plan}
-        times = compare(
-            {name: self.spec(plan) for name, plan in plans.items()},
-            lambda number: samples[number % len(samples)],
-            expected_s={
-                name: plan.predicted.period_s if plan.predicted else 0.01
-                for name, plan in plans.items()
-            },
-            seconds=seconds,
-            rounds=rounds,
-            progress=progress,
-        )
-        ours = times.pop(self.plan.name)
+            mine = self.plan.assignment_hash
+            others = self._alternatives()
+            plans |= {name: plan for name, plan in others if plan.assignment_hash != mine}
+        specs = {name: self.spec(plan) for name, plan in plans.items()}
+        expected = {
+            name: plan.predicted.period_s if plan.predicted else 0.01
+            for name, plan in plans.items()
+        }
+        alone = []
+        times: dict[str, list[PipelineTimes]] = {name: [] for name in plans}
+        for turn in range(rounds):
+            say = partial(_say, progress, turn, rounds)
+            say("each stage alone")
+            alone.append(self.time_stages(seconds))
+            found = run_each(
+                specs,
+                lambda number: samples[number % len(samples)],
+                expected_s=expected,
+                seconds=seconds,
+                progress=say,
+            )
+            for name, one in found.items():
+                times[name].append(one)
+        ours = times.pop(_OURS)
         self._report = replace(
             self._report,
-            stage_measured_s=stage_measured,
+            stage_measured_s=statistics.median(alone),
             measured=_measured(ours),
             baselines=tuple(
-                _baseline(name.strip(), theirs, ours, plans[name]) for name, theirs in times.items()
+                _baseline(name, theirs, ours, plans[name]) for name, theirs in times.items()
             ),
             outputs=outputs,
         )
@@ -237,7 +248,10 @@ class Partition:
         return Outputs(len(ours), worst)
 
     def time_stages(self, seconds: float = 2.0) -> float:
-        """Period from each built stage timed alone on its cores, with modelled copies."""
+        """Period from each built stage timed alone on its cores in a fresh process.
+
+        Modelled copies are added, which no stage makes while it is alone.
+        """
         borders = stage_tensors(self.graph, assignment_of(self.plan, self.graph))
         periods = []
         for stage, built, (entering, _) in zip(
@@ -247,7 +261,7 @@ class Partition:
             times = []
             for placement, compiled in zip(stage.placements, built, strict=True):
                 device = device_for(self.machine, placement)
-                alone = measure_whole(compiled, inputs, device, seconds=seconds)
+                alone = measure_whole(compiled, inputs, device, seconds=seconds, processes=1)
                 times.append(alone.median_s + (placement.copy_s or 0.0))
             periods.append(_together(times))
         return max(periods)
@@ -272,6 +286,10 @@ class Partition:
             )
             for name, solution in self.choice.others
         ]
+
+
+def _say(progress: Progress, turn: int, rounds: int, what: str) -> None:
+    progress(f"round {turn + 1} of {rounds}: {what}", turn / rounds)
 
 
 def _op_sum(plan: Plan) -> float | None:

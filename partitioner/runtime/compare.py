@@ -1,4 +1,4 @@
-"""Several plans by the clock: paired, interleaved, each time in fresh processes."""
+"""Several plans by the clock, one after the other, each in fresh processes."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from partitioner.runtime.measure import PipelineTimes, measure
 from partitioner.runtime.pipeline import Pipeline
 from partitioner.runtime.spec import PipelineSpec
 
-__all__ = ["compare"]
+__all__ = ["run_each"]
 
 _FEWEST_ITEMS = 16
 _MOST_ITEMS = 2000
 
 
-def compare(
+def run_each(
     specs: Mapping[str, PipelineSpec],
     make_item: Callable[[int], Any],
     *,
     expected_s: Mapping[str, float],
-    seconds: float = 2.0,
-    rounds: int = 3,
-    progress: Callable[[str, float], None] = lambda what, part: None,
-) -> dict[str, tuple[PipelineTimes, ...]]:
-    """Run every pipeline once a round, in turn.
+    seconds: float,
+    progress: Callable[[str], None] = lambda what: None,
+) -> dict[str, PipelineTimes]:
+    """Run every pipeline once, in turn, in fresh processes: one round of a paired comparison.
 
     Parameters
     ----------
@@ -35,23 +34,15 @@ def compare(
     expected_s : mapping of str to float
         Expected period of each, for the number of items.
     seconds : float
-        Measuring time of each in a round.
-    rounds : int
-        How often.
+        Measuring time of each.
     progress : callable
-        Told what runs and how much is done, from 0 to 1.
-
-    Returns
-    -------
-    dict of str to tuple of PipelineTimes
-        One entry a round, so that entries of one round are pairs.
+        Told which runs.
     """
-    found: dict[str, list[PipelineTimes]] = {name: [] for name in specs}
-    for turn in range(rounds):
-        for number, (name, spec) in enumerate(specs.items()):
-            progress(f"round {turn + 1}: {name}", (turn + number / len(specs)) / rounds)
-            wanted = int(seconds / max(expected_s[name], 1e-9))
-            items = min(_MOST_ITEMS, max(_FEWEST_ITEMS, wanted))
-            with Pipeline(spec) as pipe:
-                found[name].append(measure(pipe, make_item, items, warmup=max(4, items // 10)))
-    return {name: tuple(times) for name, times in found.items()}
+    found = {}
+    for name, spec in specs.items():
+        progress(name)
+        wanted = int(seconds / max(expected_s[name], 1e-9))
+        items = min(_MOST_ITEMS, max(_FEWEST_ITEMS, wanted))
+        with Pipeline(spec) as pipe:
+            found[name] = measure(pipe, make_item, items, warmup=max(4, items // 10))
+    return found
