@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 import pytest
+from hypothesis import settings
 
 from partitioner.cost import build_problem, options_of
 from partitioner.graph import Constant, Op, OpGraph, Tensor
@@ -13,6 +14,10 @@ from partitioner.plan import Plan
 from partitioner.planning import choose, make_plan
 from partitioner.problem import Problem
 from partitioner.profiling.table import Handover, Measurement, OpKey, Origin, ProfileTable
+
+# The same examples in every run, and no deadline: a busy machine is no failure.
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=40)
+settings.load_profile("repeatable")
 
 HOP_S = 1e-4
 """What each end of a hop costs in `profile`, whatever the size."""

@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partitioner.errors import DeviceError
+from partitioner.machine import (
+    Device,
+    HostInfo,
+    Link,
+    Machine,
+    MemoryPool,
+    allowed_cpus,
+    format_cpus,
+    host_info,
+    parse_cpus,
+)
+
+
+@pytest.fixture
+def allow(monkeypatch: pytest.MonkeyPatch):
+    """Let the process use these cores of a host with so many."""
+
+    def set_to(*cpus: int, of: int) -> None:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(cpus))
+        monkeypatch.setattr(os, "cpu_count", lambda: of)
+
+    return set_to
+
+
+# Core lists
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"),
+    [
+        ("0", (0,)),
+        ("0-3", (0, 1, 2, 3)),
+        ("4,5", (4, 5)),
+        (" 0 - 1 , 6", (0, 1, 6)),
+        ("7,2-3", (7, 2, 3)),
+        ("5-5", (5,)),
+    ],
+)
+def test_parse_cpus(text: str, cpus: tuple[int, ...]) -> None:
+    assert parse_cpus(text, "d") == cpus
+
+
+@pytest.mark.parametrize("text", ["", "a", "3-1", "1,,2", "-1", "1-", "0-9999999", "1.5", "0x1"])
+def test_malformed_cpus(text: str) -> None:
+    with pytest.raises(DeviceError, match=r"device 'mine': '.*' is no core list; write 0-3 or 4,5"):
+        parse_cpus(text, "mine")
+
+
+@given(st.lists(st.integers(0, 300), min_size=1, unique=True))
+def test_format_and_parse_are_inverse(cpus: list[int]) -> None:
+    assert parse_cpus(format_cpus(cpus), "d") == tuple(cpus)
+
+
+def test_format_joins_runs() -> None:
+    assert format_cpus((0, 1, 2, 5, 7, 8)) == "0-2,5,7-8"
+    assert format_cpus(()) == ""
+
+
+# Devices
+
+
+@pytest.mark.parametrize(
+    ("text", "device"),
+    [
+        ("cores:0-3", Device("cores:0-3", cpus=(0, 1, 2, 3))),
+        ("cores:4,5", Device("cores:4,5", cpus=(4, 5))),
+        (" cores:6 ", Device("cores:6", cpus=(6,))),
+        ("cuda:0", Device("cuda:0", kind="cuda", memory="cuda:0")),
+        ("cuda:1", Device("cuda:1", kind="cuda", index=1, memory="cuda:1")),
+        ("opencl", Device("opencl", kind="opencl", memory="opencl")),
+    ],
+)
+def test_parse_device(text: str, device: Device) -> None:
+    assert Device.parse(text) == device
+
+
+def test_cpu_is_all_allowed_cores(allow) -> None:
+    allow(5, 2, 3, of=8)
+    assert allowed_cpus() == (2, 3, 5)
+    assert Device.parse("cpu") == Device("cpu", cpus=(2, 3, 5))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "gpu", "core:0", "cpu:0", "cuda:x", "cuda:-1", "npu:0", "0-3"]
+)
+def test_unknown_device_strings(text: str) -> None:
+    with pytest.raises(DeviceError, match=r"unknown device .*write cores:0-3, cores:4,5, cpu"):
+        Device.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("cores:", "'' is no core list"),
+        ("cores:3-1", "'3-1' is no core list"),
+        ("cores:0,0", "lists a core twice: 0,0"),
+        ("cores:0-2,1", "lists a core twice"),
+    ],
+)
+def test_wrong_core_lists(text: str, message: str) -> None:
+    with pytest.raises(DeviceError, match=f"device '{text}'.*{message}"):
+        Device.parse(text)
+
+
+def test_devices_that_cannot_be() -> None:
+    with pytest.raises(DeviceError, match=r"'x' is of kind 'tpu'; known: cpu, cuda"):
+        Device("x", kind="tpu")
+    with pytest.raises(DeviceError, match="CPU device 'x' lists no cores"):
+        Device("x")
+    with pytest.raises(DeviceError, match=r"lists cores \[-1\]; cores are whole numbers"):
+        Device("x", cpus=(-1,))
+    with pytest.raises(DeviceError, match="budget of -1 bytes"):
+        MemoryPool("host", -1)
+    for latency_s, bytes_per_s in ((-1.0, 1.0), (float("nan"), 1.0), (0.0, 0.0)):
+        with pytest.raises(DeviceError, match="a latency is zero or more, a rate above zero"):
+            Link("a", "b", latency_s, bytes_per_s)
+
+
+def test_threads() -> None:
+    assert Device("c", cpus=(0, 1, 2)).threads == 3
+    assert Device("g", kind="cuda", cpus=(0, 1)).threads == 1
+
+
+# Machines
+
+
+def test_overlapping_cores() -> None:
+    with pytest.raises(DeviceError, match=r"core 2 belongs to both 'cores:0-2' and 'cores:2-3'"):
+        Machine.of(["cores:0-2", "cores:2-3"])
+
+
+def test_names_are_unique() -> None:
+    with pytest.raises(DeviceError, match="two devices named 'cuda:0'"):
+        Machine.of(["cuda:0", "cuda:0"])
+    with pytest.raises(DeviceError, match="two memories of one name among ram, ram"):
+        Machine("m", (Device("c", cpus=(0,)),), (MemoryPool("ram"), MemoryPool("ram", 1)))
+
+
+def test_links_end_at_devices() -> None:
+    with pytest.raises(DeviceError, match=r"a link of machine 'm' ends at 'b'; its devices are a"):
+        Machine("m", (Device("a", cpus=(0,)),), links=(Link("a", "b", 0.0, 1.0),))
+
+
+def test_no_devices() -> None:
+    with pytest.raises(DeviceError, match="no devices; name at least one"):
+        Machine.of([])
+
+
+def test_pools_are_implied() -> None:
+    machine = Machine(
+        "m",
+        (Device("a", cpus=(0,), memory="fast"), Device("g", kind="cuda", memory="vram")),
+        (MemoryPool("fast", 100),),
+    )
+    assert machine.memories == (MemoryPool("fast", 100), MemoryPool("vram"))
+
+
+class TvmDevice:
+    """Stands in for `tvm.runtime.Device`, which is known by its module and prints like this."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+TvmDevice.__module__ = "tvm_ffi.core"
+
+
+def test_of_takes_what_users_have(allow) -> None:
+    allow(0, 1, of=2)
+    one = Device("mine", cpus=(0,))
+    assert Machine.of("cores:0").devices == (Device("cores:0", cpus=(0,)),)
+    assert Machine.of(one).devices == (one,)
+    assert Machine.of((one, "cores:1")).devices == (one, Device("cores:1", cpus=(1,)))
+    machine = Machine("m", (one,))
+    assert Machine.of(machine) is machine
+    assert Machine.of(None) == Machine.detect()
+    assert Machine.of(TvmDevice("cpu:0")).devices == (Device("cpu", cpus=(0, 1)),)
+    assert Machine.of([TvmDevice("cuda:1")]).devices[0].index == 1
+
+
+@pytest.mark.parametrize("wrong", [3, [3], [None], [b"cpu"]])
+def test_of_refuses_other_objects(wrong: object) -> None:
+    with pytest.raises(DeviceError, match=r"names no device; give a string such as 'cores:0-3'"):
+        Machine.of(wrong)
+
+
+def test_detect_is_one_device_a_core_and_at_most_eight(allow) -> None:
+    allow(1, 3, of=4)
+    assert [device.cpus for device in Machine.detect().devices] == [(1,), (3,)]
+    allow(*range(2, 34), of=64)
+    devices = Machine.detect().devices
+    assert [device.name for device in devices] == [f"cores:{cpu}" for cpu in range(2, 10)]
+
+
+def test_all_cores_joins_what_is_alike() -> None:
+    joined = Machine.of(["cores:2-3", "cuda:0", "cores:0"]).all_cores()
+    assert joined == Device("cores:0,2-3", cpus=(0, 2, 3))
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        (Device("a", cpus=(0, 1)),),
+        (Device("a", cpus=(0,)), Device("g", kind="cuda", memory="vram")),
+        (Device("a", cpus=(0,)), Device("b", cpus=(1,), target="llvm -mcpu=x")),
+        (Device("a", cpus=(0,)), Device("b", cpus=(1,), memory="other")),
+    ],
+    ids=["one", "one beside an accelerator", "two targets", "two memories"],
+)
+def test_all_cores_is_none_where_they_cannot_be_joined(devices: tuple[Device, ...]) -> None:
+    assert Machine("m", devices).all_cores() is None
+
+
+def test_device_by_name() -> None:
+    machine = Machine.of(["cores:0", "cores:1"])
+    assert machine.device("cores:1").cpus == (1,)
+    with pytest.raises(DeviceError, match=r"no device 'cores:2'; it has cores:0, cores:1"):
+        machine.device("cores:2")
+
+
+def test_cores_that_are_absent(allow) -> None:
+    allow(0, 1, of=2)
+    Machine.of(["cores:0", "cores:1", "cuda:0"]).require_present()
+    with pytest.raises(
+        DeviceError, match=r"'cores:1-4': this host has no core 2-4 \(it has 0-1\); use .* of 0-1"
+    ):
+        Machine.of("cores:1-4").require_present()
+
+
+def test_cores_that_are_forbidden(allow) -> None:
+    allow(0, 2, of=4)
+    with pytest.raises(
+        DeviceError, match=r"'cores:0-1': this process may not use core 1; use .* of 0,2"
+    ):
+        Machine.of("cores:0-1").require_present()
+
+
+# TOML
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> Machine:
+    names = draw(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=4, unique=True))
+    free = draw(st.permutations(range(12)))
+    devices = []
+    for index, name in enumerate(names):
+        cpus = tuple(free[3 * index : 3 * index + draw(st.integers(1, 3))])
+        memory = draw(st.sampled_from(["host", "fast", "a b"]))
+        if draw(st.booleans()):
+            target = draw(st.none() | st.just('{"kind": "llvm", "mcpu": "znver3"}'))
+            devices.append(Device(name, cpus=cpus, target=target, memory=memory))
+        else:
+            cpus = draw(st.just(()) | st.just(cpus))
+            number = draw(st.integers(0, 3))
+            devices.append(Device(name, "cuda", cpus, index=number, memory=memory))
+    budget = draw(st.none() | st.integers(0, 2**62))
+    ends = st.sampled_from(names)
+    link = st.builds(Link, ends, ends, st.floats(0, 1), st.floats(1, 1e12))
+    links = tuple(draw(st.lists(link, max_size=3)))
+    return Machine(draw(st.text()), tuple(devices), (MemoryPool("host", budget),), links)
+
+
+@given(machines())
+def test_toml_round_trip(tmp_path_factory: pytest.TempPathFactory, machine: Machine) -> None:
+    path = tmp_path_factory.getbasetemp() / "machine.toml"
+    machine.save(path)
+    assert Machine.load(path) == machine
+
+
+def test_toml_by_hand(tmp_path: Path) -> None:
+    path = tmp_path / "board.toml"
+    path.write_text(
+        """
+        name = "board"
+        [[device]]
+        name = "big"
+        cpus = "4-5"
+        [[device]]
+        name = "little"
+        cpus = [0, 1]
+        target = "llvm"
+        [[memory]]
+        name = "host"
+        bytes = 1000
+        """,
+        encoding="utf-8",
+    )
+    assert Machine.load(path) == Machine(
+        "board",
+        (Device("big", cpus=(4, 5)), Device("little", cpus=(0, 1), target="llvm")),
+        (MemoryPool("host", 1000),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name = ", "not TOML"),
+        ("name = 'm'", "the key 'device' is missing; a machine file has a name and"),
+        ("[[device]]\nname = 'a'\ncpus = '0'", "the key 'name' is missing"),
+        ("name = 'm'\n[[device]]\ncpus = '0'", "the key 'name' is missing"),
+        ("name = 'm'\n[[device]]\nname = 'a'\ncores = '0'", r"unknown keys \['cores'\]"),
+        ("name = 'm'\ndevice = 'cpu'", "not a machine description"),
+        ("name = 'm'\n[[device]]\nname = 'a'\ncpus = 3", "not a machine description"),
+        ("name = 'm'\n[[device]]\nname = 'a'\ncpus = ['0']", r"lists cores \['0'\]"),
+        ("name = 'm'\n[[device]]\nname = 'a'\ncpus = '3-1'", "'3-1' is no core list"),
+        (
+            "name = 'm'\n[[device]]\nname = 'a'\ncpus = '0'\n[[device]]\nname = 'b'\ncpus = '0'",
+            "core 0 belongs to both 'a' and 'b'",
+        ),
+        (
+            "name = 'm'\n[[device]]\nname = 'a'\ncpus = '0'\n[[memory]]\nname = 'host'\n"
+            "bytes = '1 GB'",
+            "budget of '1 GB' bytes",
+        ),
+        (
+            "name = 'm'\n[[device]]\nname = 'a'\ncpus = '0'\n[[link]]\nsource = 'a'\ntarget = 'a'",
+            "not a machine description",
+        ),
+    ],
+)
+def test_malformed_toml_names_the_file(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "board.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DeviceError, match=f"board.toml: .*{message}"):
+        Machine.load(path)
+
+
+def test_no_toml(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match=r"absent.toml: cannot read the machine: No such file"):
+        Machine.load(tmp_path / "absent.toml")
+
+
+# The host
+
+
+def test_host_info_is_of_this_host() -> None:
+    here = host_info()
+    assert here.cores == os.cpu_count()
+    assert here.arch == os.uname().machine
+    assert here.differs_from(here) == ()
+
+
+def test_hosts_differ_in_what_times_depend_on() -> None:
+    one = HostInfo("A", "x86_64", "Linux", 2, "f1")
+    other = HostInfo("B", "x86_64", "Darwin", 4, "f1")
+    assert one.differs_from(other) == ("cpu: A, here B", "cores: 2, here 4")
