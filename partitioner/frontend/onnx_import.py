@@ -46,7 +46,7 @@ def read_onnx(path: Path) -> onnx.ModelProto:
         If it is absent, unreadable, truncated or no ONNX model.
     """
     try:
-        return onnx.load(str(path))
+        model = onnx.load(str(path))
     except OSError as error:
         raise ImportModelError(
             f"{path}: cannot be read ({error.strerror or error}); give the path of an ONNX file "
@@ -56,6 +56,16 @@ def read_onnx(path: Path) -> onnx.ModelProto:
         raise ImportModelError(
             f"{path}: not an ONNX model, or cut short ({error}); download or export it again"
         ) from error
+    _require_content(model, str(path))
+    return model
+
+
+def _require_content(model: onnx.ModelProto, name: str) -> None:
+    if not model.graph.node and not model.graph.output:
+        raise ImportModelError(
+            f"{name}: the ONNX model has neither nodes nor outputs; the file is empty or cut "
+            "short, download or export it again"
+        )
 
 
 def import_onnx(
@@ -88,11 +98,7 @@ def import_onnx(
         If the model is empty, an input's shape stays open, `shapes` does not fit, or an operator
         is not supported.
     """
-    if not model.graph.node and not model.graph.output:
-        raise ImportModelError(
-            f"{name}: the ONNX model has neither nodes nor outputs; the file is empty or cut "
-            "short, download or export it again"
-        )
+    _require_content(model, name)
     fixed = onnx.ModelProto()
     fixed.CopyFrom(model)
     if fixed.functions:

@@ -64,7 +64,7 @@ def read_module(path: Path) -> Any:
 def _from_json(path: Path, text: str) -> Any:
     try:
         return tvm.ir.load_json(text)
-    except (RuntimeError, ValueError, TypeError, LookupError) as error:
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise ImportModelError(
             f"{path}: not a module that TVM saved, or cut short ({_first_line(error)}); save it "
             "again with tvm.ir.save_json"

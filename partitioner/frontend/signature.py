@@ -64,7 +64,8 @@ def _anonymous(function: Any, callees: dict[int, tuple[Any, Any]]) -> Any:
         )
 
     def of_callee(callee: Any) -> Any:
-        number = tvm.ir.GlobalVar(f"callee_{len(callees)}")
+        # A global variable hashes by its address; a symbol hashes by its text.
+        number = relax.ExternFunc(f"callee_{len(callees)}")
         return callees.setdefault(handle(callee), (callee, number))[1]
 
     mapped = tvm_ffi.structural_map(
