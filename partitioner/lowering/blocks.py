@@ -9,6 +9,9 @@ from tvm.s_tir.schedule import ScheduleError
 
 from partitioner.lowering.isa import Isa
 
+# Vectors in a piece of work when a flat loop is cut for several threads.
+_CHUNK = 64
+
 __all__ = [
     "all_blocks",
     "block_names",
@@ -127,15 +130,47 @@ def vectorize_loop(sch: Any, loop: Any, lanes: int) -> None:
         sch.vectorize(inner)
 
 
+def _flat_loops(sch: Any, block: Any) -> int:
+    """How many innermost loops every tensor of a block walks through in step, at least one.
+
+    Over these a tensor is read in the order of its memory or not at all, so one loop can take their
+    place without divisions.
+    """
+    info = sch.get(block)
+    axes = [axis.var for axis in info.iter_vars]
+    shape = [axis.dom.extent for axis in info.iter_vars]
+    flat = 1
+    while flat < len(axes):
+        inner = range(len(axes) - flat - 1, len(axes))
+        for region in [*info.reads, *info.writes]:
+            at = [index.min for index in region.region]
+            size = list(region.source.shape)
+            if len(at) != len(axes):
+                return flat
+            moving = all(
+                isinstance(at[i], tirx.Var) and at[i].same_as(axes[i]) and size[i] == shape[i]
+                for i in inner
+            )
+            still = all(isinstance(at[i], tirx.IntImm) for i in inner)
+            if not moving and not still:
+                return flat
+        flat += 1
+    return flat
+
+
 def schedule_spatial(sch: Any, block: Any, isa: Isa) -> None:
     """Parallel outer loop, vector inner loop, for a block without reduction."""
     loops = sch.get_loops(block)
     if not loops:
         return
-    outer = loops[:-1]
+    first_flat = len(loops) - _flat_loops(sch, block)
+    outer, inner = loops[:first_flat], sch.fuse(*loops[first_flat:])
+    if not outer and (extent(sch, inner) or 0) % (isa.lanes * _CHUNK) == 0:
+        first, inner = sch.split(inner, [None, isa.lanes * _CHUNK])
+        outer = [first]
     if outer:
         sch.parallel(sch.fuse(*outer))
-    vectorize_loop(sch, loops[-1], isa.lanes)
+    vectorize_loop(sch, inner, isa.lanes)
 
 
 def schedule_rest(sch: Any, done: Any, isa: Isa) -> None:

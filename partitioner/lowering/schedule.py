@@ -13,12 +13,14 @@ from tvm.s_tir.schedule import ScheduleError
 from partitioner.lowering.conv import schedule_conv
 from partitioner.lowering.generic import schedule_generic
 from partitioner.lowering.isa import Isa
+from partitioner.lowering.mathfn import inline_math
 from partitioner.lowering.matmul import schedule_matmul
+from partitioner.lowering.reduction import schedule_reduction
 
 __all__ = ["RULES", "is_view", "schedule_kernel"]
 
 # Each returns False where it does not apply; the last applies to everything.
-RULES = (schedule_conv, schedule_matmul, schedule_generic)
+RULES = (schedule_conv, schedule_matmul, schedule_reduction, schedule_generic)
 
 
 def schedule_kernel(func: Any, isa: Isa) -> Any:
@@ -33,6 +35,7 @@ def schedule_kernel(func: Any, isa: Isa) -> Any:
     -------
     tvm.tirx.PrimFunc
     """
+    func = inline_math(func)
     for rule in RULES:
         sch = Schedule(func)
         try:
