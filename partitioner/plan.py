@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from partitioner.errors import PlanError
+from partitioner.errors import DeviceError, PlanError
 from partitioner.files import write_json
 from partitioner.machine import format_cpus, parse_cpus
 
@@ -239,6 +240,8 @@ class Plan:
             found = data.get("version") if isinstance(data, dict) else type(data).__name__
             raise PlanError(f"not a plan of version {VERSION} (found {found!r}); plan again")
         try:
+            for key in ("predicted", "stages", "alternatives", "neighbours"):
+                _require_figures(data[key], key)
             plan = Plan(
                 model=str(data["model"]),
                 graph_hash=str(data["graph_hash"]),
@@ -252,10 +255,16 @@ class Plan:
                 neighbours=tuple(Alternative(**row) for row in data["neighbours"]),
                 sources=tuple((op, tuple(names)) for op, names in data["sources"].items()),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise PlanError(f"malformed plan: {type(error).__name__} {error}") from error
+        except KeyError as error:
+            raise PlanError(f"the plan lacks the key {error}; restore it or plan again") from error
+        except (TypeError, ValueError, AttributeError, DeviceError) as error:
+            raise PlanError(f"malformed plan ({error}); restore it or plan again") from error
         if not plan.stages:
             raise PlanError("the plan has no stages; it needs at least one")
+        if plan.objective not in ("period", "latency"):
+            raise PlanError(
+                f"the plan's objective is {plan.objective!r}; it must be 'period' or 'latency'"
+            )
         return plan if plan.assignment_hash == data.get("assignment_hash") else plan.stripped()
 
     def stripped(self) -> Plan:
@@ -275,9 +284,42 @@ def _stage_data(stage: Stage) -> dict[str, Any]:
 
 
 def _stage_from(row: dict[str, Any]) -> Stage:
-    placements = tuple(
-        Placement(**{**p, "cpus": parse_cpus(p["cpus"], p["device"]) if p["cpus"] else ()})
-        for p in row["placements"]
+    ops = row["ops"]
+    if not isinstance(ops, list):
+        raise TypeError(f"a stage's ops are {ops!r}; a list of names is needed")
+    return Stage(
+        **{
+            **row,
+            "ops": tuple(map(str, ops)),
+            "placements": tuple(_placement_from(placement) for placement in row["placements"]),
+            "leaves": tuple((str(name), int(size)) for name, size in row["leaves"]),
+        }
     )
-    leaves = tuple((str(name), int(size)) for name, size in row["leaves"])
-    return Stage(**{**row, "ops": tuple(row["ops"]), "placements": placements, "leaves": leaves})
+
+
+def _placement_from(row: dict[str, Any]) -> Placement:
+    cpus, device = row["cpus"], str(row["device"])
+    if not isinstance(cpus, str):
+        raise TypeError(f'cpus of {device!r} are {cpus!r}; text such as "0-3" or "4,5" is needed')
+    return Placement(**{**row, "device": device, "cpus": parse_cpus(cpus, device) if cpus else ()})
+
+
+_ABOVE_ZERO = ("period_s", "latency_s", "share")
+_MAY_BE_NONE = ("compute_s", "copy_s", "busy_s", "in_bytes", "out_bytes", "bytes")
+
+
+def _require_figures(value: Any, where: str) -> None:
+    """Refuse what is no finite number: JSON admits NaN, and what prints a plan divides."""
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            _require_figures(item, f"{where}[{index}]")
+    if not isinstance(value, dict):
+        return
+    for key, item in value.items():
+        if key not in (*_ABOVE_ZERO, *_MAY_BE_NONE, "bound_s"):
+            _require_figures(item, f"{where}.{key}")
+        elif not (item is None and key in _MAY_BE_NONE):
+            number = isinstance(item, int | float) and math.isfinite(item)
+            if not number or item < 0 or (item == 0 and key in _ABOVE_ZERO):
+                least = "above zero" if key in _ABOVE_ZERO else "zero or more"
+                raise ValueError(f"{where}.{key} is {item!r}; a number {least} is needed")

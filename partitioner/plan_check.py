@@ -55,7 +55,7 @@ def verify_plan(plan: Plan, graph: OpGraph, machine: Machine) -> None:
                 f"op {graph.ops[u].name!r} in stage {stage_of[u]} feeds {graph.ops[v].name!r} in "
                 f"the earlier stage {stage_of[v]}; move one so that no edge goes back"
             )
-    owner: dict[int, int] = {}
+    owner: dict[int | str, int] = {}
     for index, stage in enumerate(plan.stages):
         if not stage.placements:
             raise PlanError(f"stage {index} has no placement; give it a device")
@@ -65,7 +65,7 @@ def verify_plan(plan: Plan, graph: OpGraph, machine: Machine) -> None:
 
 
 def _verify_placement(
-    index: int, placement: Placement, machine: Machine, owner: dict[int, int]
+    index: int, placement: Placement, machine: Machine, owner: dict[int | str, int]
 ) -> None:
     device = device_for(machine, placement)
     extra = set(placement.cpus) - set(device.cpus)
@@ -81,6 +81,19 @@ def _verify_placement(
                 "a core serves one replica of one stage"
             )
         owner[cpu] = index
+    left_out = set(device.cpus) - set(placement.cpus)
+    if left_out and device.kind == "cpu":
+        raise PlanError(
+            f"stage {index} leaves out core {format_cpus(sorted(left_out))} of device "
+            f"{device.name!r}; a stage has its device to itself: list all its cores "
+            f"({format_cpus(device.cpus)}), or name a smaller device"
+        )
+    if device.name in owner:
+        raise PlanError(
+            f"device {device.name!r} is given to stage {owner[device.name]} and again to stage "
+            f"{index}; a device serves one replica of one stage"
+        )
+    owner[device.name] = index
     if not 0 < placement.share <= 1:
         raise PlanError(f"stage {index}: share {placement.share} must be above 0 and at most 1")
 
@@ -128,14 +141,20 @@ def assignment_of(plan: Plan, graph: OpGraph) -> tuple[int, ...]:
             raise PlanError(f"stage {index} has no ops; remove it")
         for name in stage.ops:
             if name not in ids:
-                raise PlanError(f"stage {index} lists {name!r}, which the model does not have")
+                raise PlanError(
+                    f"stage {index} lists op {name!r}, which the model does not have; "
+                    f"its ops are {', '.join(list(ids)[:8])}{', ...' if len(ids) > 8 else ''}"
+                )
             if stage_of[ids[name]] >= 0:
                 raise PlanError(
-                    f"op {name!r} is in stage {stage_of[ids[name]]} and in stage {index}; "
-                    "each op belongs to one stage"
+                    f"op {name!r} is in stage {stage_of[ids[name]]} and again in stage {index}; "
+                    "list each op once"
                 )
             stage_of[ids[name]] = index
     lost = [op.name for op in graph.ops if stage_of[op.id] < 0]
     if lost:
-        raise PlanError(f"{len(lost)} ops are in no stage, the first is {lost[0]!r}; add them")
+        raise PlanError(
+            f"{len(lost)} of {len(ids)} ops are in no stage, the first is {lost[0]!r}; add each to "
+            "one"
+        )
     return tuple(stage_of)

@@ -96,7 +96,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns aligned: text to the left, what looks like a number to the right."""
     widths = [max(len(cell) for cell in column) for column in zip(headers, *rows, strict=True)]
     right = [
-        all(row[i][:1].isdigit() or row[i] in ("-", "") for row in rows) and bool(rows)
+        all(row[i].lstrip("+-")[:1].isdigit() or row[i] in ("-", "") for row in rows) and bool(rows)
         for i in range(len(headers))
     ]
 
@@ -116,8 +116,8 @@ def format_seconds(value: float | None) -> str:
     if value is None:
         return "-"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
+        if value >= _ROUNDS_UP * scale:
+            return f"{_three_digits(value / scale)} {unit}"
     return f"{value / 1e-6:.2f} us"
 
 
@@ -126,9 +126,17 @@ def format_bytes(value: float | None) -> str:
     if value is None:
         return "-"
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
+        if value >= _ROUNDS_UP * scale:
+            return f"{_three_digits(value / scale)} {unit}"
     return f"{value:.0f} B"
+
+
+_ROUNDS_UP = 0.9995  # from here on three digits of the smaller unit would read 1000
+
+
+def _three_digits(value: float) -> str:
+    # Above 999 the format `.3g` turns to an exponent.
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
 
 
 def _short(name: str, width: int = 28) -> str:

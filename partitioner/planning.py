@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from partitioner.graph import OpGraph
 from partitioner.machine import Machine
 from partitioner.plan import STRATEGIES, Alternative, Placement, Plan, Predicted, Stage
 from partitioner.plan_check import assignment_of, stage_tensors, verify_plan
-from partitioner.problem import Evaluation, Problem, Solution, Status
+from partitioner.problem import Bools, Evaluation, Problem, Solution, Status
 from partitioner.profiling.table import ProfileTable
 from partitioner.solvers import Progress, alternatives, neighbours, solve
 
@@ -75,14 +76,56 @@ def choose(
         best = others[0][1]
         best = replace(best, stats=replace(best.stats, bound=0.0))
     candidates = [best, *(solution for _, solution in others)]
+    if strategy == "pipeline" and _kind(best) != "pipeline":
+        candidates += _pipelines(problem, time_limit_s, hint)
     wanted = [s for s in candidates if strategy in ("best", _kind(s))]
     if not wanted:
         raise InfeasibleError(
-            f"no {strategy} plan satisfies the limits; allow strategy='best' or name more devices"
+            f"no plan of strategy {strategy!r} ({STRATEGIES[strategy]}) satisfies the limits; "
+            "allow strategy='best', raise max_stages or a memory budget, or name more devices"
         )
     chosen = min(wanted, key=lambda s: s.evaluation.value(problem.objective))
     least = min(s.evaluation.value(problem.objective) for s in candidates)
     return Choice(chosen, min(best.stats.bound, least), others)
+
+
+def _pipelines(problem: Problem, time_limit_s: float, hint: Solution | None) -> list[Solution]:
+    """The best plans of two or more stages, where the solver's best has but one.
+
+    The first stage holds an op without predecessors, the last one without successors, and no two
+    stages share an option. So some such pair runs on different options, and solving once for each
+    pair and option of the first op covers every pipeline.
+    """
+    cases = list(_apart(problem))
+    found = []
+    for allowed in cases:
+        try:
+            found.append(
+                solve(
+                    replace(problem, allowed=allowed),
+                    time_limit_s=time_limit_s / len(cases),
+                    hint=hint,
+                )
+            )
+        except InfeasibleError:
+            continue
+    return found
+
+
+def _apart(problem: Problem) -> Iterator[Bools]:
+    """What is allowed, with a first op on one option and a last op on others, for each choice."""
+    ops = range(problem.n_ops)
+    first = sorted(set(ops) - {v for _, v in problem.edges})
+    last = sorted(set(ops) - {u for u, _ in problem.edges})
+    for option in range(problem.n_options):
+        beside = (problem.uses + problem.uses[option] <= problem.capacity).all(axis=1)
+        for head, tail in ((u, v) for u in first for v in last if u != v):
+            allowed = problem.allowed.copy()
+            allowed[head] &= np.arange(problem.n_options) == option
+            allowed[tail] &= beside
+            allowed[tail, option] = False
+            if allowed[head].any() and allowed[tail].any():
+                yield allowed
 
 
 def _kind(solution: Solution) -> str:
