@@ -86,9 +86,10 @@ def profile_of(graph: OpGraph, machine: Machine, origin: Origin) -> ProfileMaker
 def profile(profile_of: ProfileMaker) -> ProfileTable:
     """Each core is good at one half of the model, so that cutting between pays.
 
-    Pipeline relu_1 | conv_2: stage 0 takes 1 + 1 ms, receives x (0.1), sends skip and mid (0.2):
-    2.2 ms. Stage 1 the same: 2 ops, receives two, sends y: 2.3 ms. Alone 12.2 ms, two replicas
-    6.1 ms, both cores on every op 8.2 ms.
+    Cut between relu_1 and conv_2: stage 0 computes 1 + 1 ms, receives x (0.1 ms), sends skip and
+    mid (0.2 ms); stage 1 computes 1 + 1 ms, receives two (0.2 ms), sends y (0.1 ms): 2.3 ms each.
+    One core takes 12 ms and 0.2 ms for x and y, replicas on both half of that, 6.1 ms, and both
+    cores on each op 8.2 ms.
     """
     return profile_of(
         {
