@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         printed, data = arguments.command(arguments)
-        print(printed)
+        print(printed, flush=True)  # a reader that has gone is noticed here, not at exit
         if arguments.json:
             from partitioner.files import write_json
 

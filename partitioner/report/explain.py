@@ -51,7 +51,7 @@ def explain(plan: Plan) -> str:
         tensors = ", ".join(f"{name} ({format_bytes(size)})" for name, size in stage.leaves)
         lines.append(
             f"cut {index}|{index + 1}: after {stage.ops[-1]}, before {following.ops[0]}; "
-            f"stage {index} hands over {tensors}"
+            f"stage {index} hands over {tensors or 'nothing'}"
         )
     if plan.neighbours:
         lines += ["one step away:", _compared(plan.neighbours, plan.objective, value)]

@@ -28,7 +28,8 @@ def profile_table(profile: ProfileTable, graph: OpGraph) -> str:
         rest = [times(op.signature) for op in ops[_MOST_ROWS:]]
         sums = [sum(s or 0.0 for s in column) for column in zip(*rest, strict=True)]
         rows.append((f"{len(ops) - _MOST_ROWS} others", "", *map(format_seconds, sums)))
-    totals = [sum(s or 0.0 for s in column) for column in zip(*map(times, _signatures(graph)), strict=True)]
+    every = [times(op.signature) for op in ops]
+    totals = [sum(s or 0.0 for s in column) for column in zip(*every, strict=True)]
     rows.append(("sum", "", *map(format_seconds, totals)))
     headers = ("op", "first source node", *(f"{name} x{threads}" for name, threads in devices))
     lines = [table(headers, rows)]
@@ -36,18 +37,15 @@ def profile_table(profile: ProfileTable, graph: OpGraph) -> str:
         hop = profile.handover
         lines.append(
             f"hand-over: {format_seconds(hop.send_base_s + hop.recv_base_s)} a hop and "
-            f"{hop.send_s_per_byte * 1e9:.3f} s a GB"
+            f"{(hop.send_s_per_byte + hop.recv_s_per_byte) * 1e9:.3f} s a GB"
         )
     noisy = profile.noisy()
     if noisy:
         worst = noisy[0][1]
+        spread = worst.iqr_s / worst.median_s if worst.median_s else float("inf")
         lines.append(
             f"warning: {len(noisy)} of {len(profile.ops)} times vary by more than {NOISY:.0%} "
             f"(interquartile range over median), the longest {format_seconds(worst.median_s)} by "
-            f"{worst.iqr_s / worst.median_s:.0%}; is something else running on these cores?"
+            f"{spread:.0%}; is something else running on these cores?"
         )
     return "\n".join(lines)
-
-
-def _signatures(graph: OpGraph) -> list[str]:
-    return [op.signature for op in graph.ops]
