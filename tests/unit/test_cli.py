@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from partitioner.cli import main
+from partitioner.errors import DeviceError, PlanError
+from partitioner.machine import Machine
+from partitioner.plan import Plan
+
+
+@pytest.fixture(autouse=True)
+def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host of four cores of which this process may use three."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+
+
+@pytest.fixture
+def saved(plan: Plan, tmp_path: Path) -> str:
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    return str(path)
+
+
+def failed(capsys: pytest.CaptureFixture[str]) -> str:
+    """The error that was printed, which must be one paragraph."""
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    return err
+
+
+# devices
+
+
+def test_devices_lists_this_hosts_cores(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines[3:]] == [
+        [f"cores:{cpu}", "cpu", str(cpu)] for cpu in range(3)
+    ]
+
+
+def test_devices_given_saved_and_read_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toml, data = str(tmp_path / "m.toml"), tmp_path / "m.json"
+    assert main(["devices", "--devices", "cores:0-1", "cuda:0", "--save", toml]) == 0
+    first = capsys.readouterr().out
+    assert "cores:0-1" in first
+    assert "cuda:0" in first
+    assert main(["devices", "--machine", toml, "--json", str(data)]) == 0
+    assert capsys.readouterr().out == first
+    assert json.loads(data.read_text(encoding="utf-8")) == Machine.load(toml).to_data()
+
+
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        (["gpu"], "unknown device 'gpu'; write cores:0-3"),
+        (["cores:2-1"], "'2-1' is no core list"),
+        (["cores:0-1", "cores:1-2"], "core 1 belongs to both 'cores:0-1' and 'cores:1-2'"),
+        (["cores:4"], "this host has no core 4 (it has 0-3); use cores out of 0-2"),
+        (["cores:2-3"], "this process may not use core 3; use cores out of 0-2"),
+    ],
+)
+def test_wrong_devices(
+    devices: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["devices", "--devices", *devices]) == 1
+    assert message in failed(capsys)
+
+
+def test_a_machine_file_may_be_of_another_host(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Machine.of("cores:16-31").save(tmp_path / "big.toml")
+    assert main(["devices", "--machine", str(tmp_path / "big.toml")]) == 0
+    assert "cores:16-31" in capsys.readouterr().out
+
+
+def test_a_wrong_machine_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "m.toml").write_text("name = 'm'", encoding="utf-8")
+    assert main(["devices", "--machine", str(tmp_path / "m.toml")]) == 1
+    assert "m.toml: the key 'device' is missing" in failed(capsys)
+
+
+# show and explain
+
+
+def test_show(saved: str, plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", saved]) == 0
+    assert capsys.readouterr() == (f"{plan}\n", "")
+
+
+def test_explain(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", saved]) == 0
+    out, err = capsys.readouterr()
+    assert "cut 0|1: after relu_1, before conv_2" in out
+    assert err == ""
+
+
+def test_json_is_what_was_printed(
+    saved: str, plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown, explained = tmp_path / "show.json", tmp_path / "explain.json"
+    assert main(["show", saved, "--json", str(shown)]) == 0
+    assert Plan.load(shown) == plan
+    capsys.readouterr()
+    assert main(["explain", saved, "--json", str(explained)]) == 0
+    data = json.loads(explained.read_text(encoding="utf-8"))
+    assert data["explanation"] == capsys.readouterr().out.splitlines()
+    assert Plan.from_data(data["plan"]) == plan
+
+
+def test_json_that_cannot_be_written(
+    saved: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(tmp_path.iterdir())
+    for target in (tmp_path, tmp_path / "absent" / "data.json"):
+        assert main(["show", saved, "--json", str(target)]) == 1
+        assert "cannot write here" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_failed_command_writes_no_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(tmp_path / "absent.json"), "--json", str(tmp_path / "out")]) == 1
+    assert "absent.json: cannot read the plan: No such file or directory" in failed(capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_plan(saved: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(saved).write_text("{", encoding="utf-8")
+    assert main(["show", saved]) == 1
+    assert "not JSON" in failed(capsys)
+
+
+def test_an_edited_plan_is_shown_but_not_explained(
+    saved: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = json.loads(Path(saved).read_text(encoding="utf-8"))
+    data["stages"][0]["ops"].append(data["stages"][1]["ops"].pop(0))
+    Path(saved).write_text(json.dumps(data), encoding="utf-8")
+    assert main(["show", saved]) == 0
+    assert "predicted: nothing, the stages were edited" in capsys.readouterr().out
+    assert main(["explain", saved]) == 1
+    assert "carries no figures to explain" in failed(capsys)
+
+
+# Errors and usage
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="cannot read the plan"):
+        main(["show", str(tmp_path / "absent.json"), "--debug"])
+    with pytest.raises(DeviceError, match="unknown device"):
+        main(["devices", "--devices", "gpu", "--debug"])
+
+
+def test_interrupted(
+    monkeypatch: pytest.MonkeyPatch, saved: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(path: str) -> Plan:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Plan, "load", interrupt)
+    assert main(["show", saved]) == 130
+    assert capsys.readouterr() == ("", "interrupted\n")
+    with pytest.raises(KeyboardInterrupt):
+        main(["show", saved, "--debug"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["fly"], "invalid choice: 'fly'"),
+        (["show"], "the following arguments are required: PLAN"),
+        (["show", "plan.json", "--loud"], "unrecognized arguments: --loud"),
+        (["devices", "--devices", "cpu", "--machine", "m.toml"], "not allowed with argument"),
+        (["profile", "model.onnx"], "required: -o/--output"),
+        (["plan", "m.onnx", "--estimate", "--profile", "p.json"], "not allowed with argument"),
+        (["plan", "m.onnx", "--strategy", "luck"], "invalid choice: 'luck'"),
+        (["plan", "m.onnx", "--max-stages", "0"], "argument --max-stages: 0 is below 1"),
+        (["plan", "m.onnx", "--time-limit", "-1"], "argument --time-limit: -1 s is no duration"),
+        (["run", "m.onnx", "--items", "0"], "argument --items: 0 is below 1"),
+        (["run", "m.onnx", "--items", "many"], "argument --items: invalid"),
+        (["run", "m.onnx", "--seconds", "nan"], "argument --seconds: nan s is no duration"),
+    ],
+)
+def test_bad_usage(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    listed = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert {"devices", "profile", "plan", "run", "show", "explain"} <= listed
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_leaves_early_gets_no_complaint(saved: str, unbuffered: str) -> None:
+    # The pipe is closed before anything is printed to it, as `| head -0` may do.
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    code = "import sys; from partitioner.cli import main; sys.exit(main(sys.argv[1:]))"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, "show", saved],
+            stdout=write_end,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(write_end)
+    assert (done.stderr, done.returncode) == ("", 1)
