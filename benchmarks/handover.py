@@ -13,9 +13,9 @@ Three tables:
    busy thread: bytecode, and ``json.loads`` (which holds the interpreter lock for long).
 
 In the third table the caller has the last CPU for itself and the stages share the others; else
-each stage has a CPU, as far as they go, and the caller is wherever the kernel puts it. Every repeat is a fresh
-process; the variants of a table take turns. Medians, spread = interquartile range over the median,
-the ratio last.
+each stage has a CPU, as far as they go, and the caller is wherever the kernel puts it. Every
+repeat is a fresh process; the variants of a table take turns. Medians, spread = interquartile range
+over the median, the ratio last.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def stages_of(seconds: float, work: str, items: int, repeats: int) -> None:
             "runner": ["handover:lasting", [seconds, work]],
             "items": items,
             "busy": None if busy == "quiet" else busy,
-            # A core of the caller's own beside the stages', where a busy thread takes none of theirs.
+            # A core of the caller's own, where a busy thread takes none from the stages.
             "spare": busy is not None,
         }
         for workers in ("process", "thread")

@@ -41,11 +41,16 @@ def nothing_left():
 
 def gone(pid):
     """Whether a process has ended, be it waited for or not."""
+    return state(pid) in "ZX"
+
+
+def state(pid):
+    """What a process's main thread does: R runs, S waits, Z has ended."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return True
-    return status.rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+    return status.rpartition(")")[2].split()[0]
 
 
 def eventually(holds):
@@ -206,6 +211,7 @@ def test_ctrl_c_ends_a_call_and_everything_else():
         "    print('interrupted', left, flush=True)\n"
     )
     assert [process.stdout.readline().strip() for _ in range(2)] == ["0", "1"]
+    eventually(lambda: state(process.pid) == "S")  # It waits in `map`, not in its own loop.
     # As a terminal does: the whole group is told.
     for pid in (*pids, process.pid):
         os.kill(pid, signal.SIGINT)
