@@ -20,7 +20,7 @@ __all__ = ["ENTRIES"]
 _SIZE = 224
 _SEED = 20_240_229
 # More pictures make the statistics firmer and the calibration slower.
-_PICTURES = 8
+_PICTURES = 6
 _FOLDER = "backend/test/data/light"
 
 # Zoo name: (file, name of its input).
