@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 import struct
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from partitioner.files import write_text
 from partitioner.runtime.channel import ALIGNMENT, Arena
 
 __all__ = ["Log", "LogLayout", "Records", "StageTimes", "Trace", "stage_times"]
@@ -178,13 +177,18 @@ class Trace:
         """Return the records of every worker, in the order of stages and replicas."""
         return self._workers if self._read is None else tuple(self._read())
 
-    def write_chrome(self, path: str | os.PathLike[str]) -> None:
+    def write_chrome(self, path: str | Path) -> None:
         """Write a Chrome trace: a process a stage, a thread a replica, a span a phase.
 
         Parameters
         ----------
         path : path-like
             A JSON file; it appears whole or not at all.
+
+        Raises
+        ------
+        InputError
+            If it cannot be written there.
         """
         events: list[dict[str, object]] = []
         for worker in self.records():
@@ -206,15 +210,5 @@ class Trace:
                             **place,
                         }
                     )
-        _write_whole(Path(path), json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
-
-
-def _write_whole(path: Path, text: str) -> None:
-    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink()
-        raise
+        whole = {"traceEvents": events, "displayTimeUnit": "ms"}
+        write_text(path, json.dumps(whole, separators=(",", ":")))

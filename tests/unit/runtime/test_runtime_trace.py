@@ -84,7 +84,7 @@ def test_chrome_trace_of_a_run(kind, tmp_path):
 def test_a_trace_that_cannot_be_written_leaves_nothing(tmp_path):
     target = tmp_path / "taken"
     target.mkdir()
-    with pytest.raises(OSError, match="taken"):
+    with pytest.raises(InputError, match="taken: cannot write"):
         Trace().write_chrome(target)
     assert list(tmp_path.iterdir()) == [target]
 
