@@ -108,7 +108,7 @@ def register_tile(sch: Any, sums: Any, vectors: int, lanes: int, *, reductions: 
     q_tile, q_vector, q_lane = sch.split(q, [None, vectors, lanes])
     sch.reorder(q_tile, *reduce, m, q_vector, q_lane)
     store = sch.cache_write(sums, 0, "local")
-    sch.reverse_compute_at(store, q_tile)
+    sch.reverse_compute_at(store, q_tile, preserve_unit_loops=True)
     s_m, s_q = sch.get_loops(store)[-2:]
     s_vector, s_lane = sch.split(s_q, [None, lanes])
     for loop in (m, q_vector, s_m, s_vector):

@@ -224,9 +224,7 @@ def conv_func(shape: ConvShape, tile: Tile, dtype: str) -> Any:
         return tirx.if_then_else(tirx.all(*inside), data[n, c, y, x], zero)
 
     phases = te.compute(
-        (shape.batch, shape.channels, sh, sw, flat_rows * row),
-        lambda n, c, py, px, f: phase(n, c, py, px, f // row, f % row),
-        "conv_phases",
+        (shape.batch, shape.channels, sh, sw, flat_rows, row), phase, "conv_phases"
     )
     if shape.depthwise:
         axes = [te.reduce_axis((0, kh), "ky"), te.reduce_axis((0, kw), "kx")]
@@ -242,7 +240,7 @@ def conv_func(shape: ConvShape, tile: Tile, dtype: str) -> Any:
         y, x = axes[-2] * dh, axes[-1] * dw
         at = nb % blocks * (rows * row) + q + (y // sh) * row + x // sw
         c_in = t // (tiles // shape.groups) * in_group + c
-        value = phases[nb // blocks, c_in, y % sh, x % sw, at]
+        value = phases[nb // blocks, c_in, y % sh, x % sw, at // row, at % row]
         return te.sum(weight[t, c, axes[-2], axes[-1], m] * value, axis=axes)
 
     sums = te.compute(
