@@ -5,23 +5,32 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from partitioner.zoo import calibrate as calibration
+from partitioner.zoo import entry, evaluate, pictures
 from partitioner.zoo.calibrate import calibrate
 from partitioner.zoo.entry import Entry, Inputs, add_initializer, package_file
 from partitioner.zoo.pictures import picture
+from partitioner.zoo.store import cached
 
-__all__ = ["ENTRIES"]
+__all__ = ["ENTRIES", "build"]
 
 _SIZE = 224
 _SEED = 20_240_229
 # More pictures make the statistics firmer and the calibration slower.
 _PICTURES = 6
 _FOLDER = "backend/test/data/light"
+
+# What, besides this file, the weights come from: a change there makes cached networks stale.
+_WEIGHT_CODE = tuple(
+    module.__file__ for module in (calibration, entry, evaluate, pictures) if module.__file__
+)
 
 # Zoo name: (file, name of its input).
 _FILES = {
@@ -93,14 +102,34 @@ def _entitle(nodes: list[Any], parameters: Collection[str]) -> None:
             layer_of[output] = stem
 
 
-def _build(file: str, input_name: str) -> Any:
-    """Read a topology and give it seeded, calibrated weights."""
-    source = onnx.load(package_file("onnx", f"{_FOLDER}/{file}", "onnx"))
+def _load(name: str, file: str, input_name: str) -> Any:
+    """Return the network, from the cache where it holds this very one."""
+    topology = package_file("onnx", f"{_FOLDER}/{file}", "onnx")
+    code = (Path(module) for module in (__file__, *_WEIGHT_CODE))
+    return cached(name, (topology, *code), partial(build, topology, input_name))
+
+
+def build(topology: Path, input_name: str) -> Any:
+    """Read a topology and give it seeded, calibrated weights.
+
+    Parameters
+    ----------
+    topology : Path
+        One of the ``light`` files.
+    input_name : str
+        Name of its picture input.
+
+    Returns
+    -------
+    onnx.ModelProto
+        The network with float32 initializers.
+    """
+    source = onnx.load(topology)
     nodes, parameters = _plain(source.graph)
     _entitle(nodes, parameters)
     rng = np.random.default_rng(_SEED)
-    pictures = np.concatenate([_photograph(rng) for _ in range(_PICTURES)])
-    weights = calibrate(nodes, parameters, input_name, pictures, _SEED)
+    photographs = np.concatenate([_photograph(rng) for _ in range(_PICTURES)])
+    weights = calibrate(nodes, parameters, input_name, photographs, _SEED)
     # Version 3 of the format wants every initializer listed among the inputs too; 8 does not.
     model = onnx.ModelProto(ir_version=8, producer_name="partitioner.zoo")
     model.opset_import.extend(source.opset_import)
@@ -120,7 +149,7 @@ ENTRIES = tuple(
         input_shapes=((input_name, (1, 3, _SIZE, _SIZE)),),
         source=f"onnx/{_FOLDER}/{file}",
         trained=False,
-        build=partial(_build, file, input_name),
+        build=partial(_load, name, file, input_name),
         draw=partial(_draw, input_name),
     )
     for name, (file, input_name) in _FILES.items()

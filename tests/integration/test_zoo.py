@@ -78,13 +78,13 @@ def test_simplified_model_imports_into_relax(network):
     assert [p.name for p in module["main"].params] == [name for name, _ in network.input_shapes]
 
 
-@pytest.mark.parametrize("name", parameters(SEEDED))
-def test_seeded_activations_neither_die_nor_saturate(name):
-    model = zoo.load(name).model
+@pytest.mark.parametrize("network", parameters(SEEDED), indirect=True, scope="module")
+def test_seeded_activations_neither_die_nor_saturate(network):
+    model = network.model
     rectified = [node.output[0] for node in model.graph.node if node.op_type == "Relu"]
     probe = onnx.ModelProto.FromString(model.SerializeToString())
     probe.graph.output.extend(onnx.ValueInfoProto(name=tensor) for tensor in rectified)
-    items = run(probe, zoo.inputs(name, 4, seed=11))
+    items = run(probe, zoo.inputs(network.name, 4, seed=11))
     outputs = np.stack([item[0].ravel() for item in items])
     for index, tensor in enumerate(rectified, start=1):
         values = np.stack([item[index] for item in items])
@@ -97,13 +97,19 @@ def test_seeded_activations_neither_die_nor_saturate(name):
 
 
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
-def test_weights_are_the_same_for_every_number_of_threads(name):
+def test_weights_are_the_same_for_every_number_of_threads(tmp_path, monkeypatch, name):
     code = (
         "import hashlib, sys; from partitioner import zoo;"
         "model = zoo.load(sys.argv[1]).model.SerializeToString(deterministic=True);"
         "print(hashlib.sha256(model).hexdigest())"
     )
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    # Empty caches, so that both sides calibrate.
+    environment = {
+        **os.environ,
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "XDG_CACHE_HOME": str(tmp_path / "there"),
+    }
     done = subprocess.run(
         [sys.executable, "-c", code, name],
         env=environment,
@@ -111,6 +117,7 @@ def test_weights_are_the_same_for_every_number_of_threads(name):
         text=True,
         check=True,
     )
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "here"))
     here = zoo.load(name).model.SerializeToString(deterministic=True)
     assert done.stdout.strip() == hashlib.sha256(here).hexdigest()
 
