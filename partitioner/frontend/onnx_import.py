@@ -18,6 +18,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from partitioner.errors import ImportModelError
 from partitioner.frontend.names import Sources, claim_dropped, rename, unique
+from partitioner.frontend.onnx_weights import pack_weights
 from partitioner.frontend.straight import handle, with_main
 
 __all__ = ["import_onnx", "read_onnx"]
@@ -107,6 +108,7 @@ def import_onnx(
     inputs = _fix_inputs(fixed, name, shapes or {})
     simple, notes = _simplify(fixed, inputs)
     _require_supported(simple, name)
+    pack_weights(simple.graph)
     module, nodes = _convert(simple, name)
     origin = _origins(fixed.graph, simple.graph)
     sources = {

@@ -17,6 +17,7 @@ from tvm.script import relax as R  # noqa: N812
 
 from partitioner.errors import GraphError, ImportModelError
 from partitioner.frontend import group, load
+from partitioner.frontend.onnx_weights import pack_weights
 
 _RNG = np.random.default_rng(7)
 
@@ -111,6 +112,17 @@ def test_a_normalization_after_something_shared_is_one_multiply_and_one_add(monk
         if isinstance(binding.value, relax.Call)
     ]
     assert operators == ["relax.nn.conv2d", "relax.multiply", "relax.add", "relax.nn.relu"]
+
+
+def test_weights_are_the_same_as_bytes():
+    values = _RNG.standard_normal(1000).astype("float32")
+    listed = helper.make_tensor("w", TensorProto.FLOAT, [10, 100], values.tolist())
+    graph = helper.make_graph([], "g", [], [], [listed])
+    pack_weights(graph)
+    assert not graph.initializer[0].float_data
+    np.testing.assert_array_equal(
+        numpy_helper.to_array(graph.initializer[0]), values.reshape(10, 100)
+    )
 
 
 def test_an_onnx_model_is_not_modified():
