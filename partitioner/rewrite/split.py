@@ -123,9 +123,10 @@ def _functions(module: Any, roots: Iterable[Any]) -> Any:
         if var in kept:
             continue
         kept[var] = module[var]
-        relax.analysis.post_order_visit(
-            kept[var], lambda node: waiting.append(node) if _is_global(node) else None
-        )
+        if isinstance(kept[var], relax.Function):
+            relax.analysis.post_order_visit(
+                kept[var], lambda node: waiting.append(node) if _is_global(node) else None
+            )
     return tvm.IRModule(kept, attrs=module.attrs)
 
 
