@@ -1,4 +1,4 @@
-"""The caller's side of a running pipeline: starts workers, feeds, collects, notices failure, stops.
+"""The caller's side of a running pipeline: feeds, collects, keeps promises.
 
 Everything is done by the threads that call: whoever needs a result collects results, in order,
 for all, until its own is there. Once awake, a thread takes all there is without waiting and
@@ -9,24 +9,20 @@ the lock back costs milliseconds; deep queues at both ends cover the time betwee
 from __future__ import annotations
 
 import os
-import select
 import threading
-import time
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
-from partitioner import errors
-from partitioner.errors import DeviceError, InputError, PartitionerError, StageError
+from partitioner.errors import DeviceError, InputError, PartitionerError
 from partitioner.runtime.affinity import allowed_cpus
 from partitioner.runtime.channel import Arena, Receiver, Sender, copy
-from partitioner.runtime.hosts import HOSTS, Host
+from partitioner.runtime.crew import Crew
+from partitioner.runtime.hosts import HOSTS
 from partitioner.runtime.spec import PipelineSpec
-from partitioner.runtime.trace import Log, Records
 from partitioner.runtime.wiring import Routes, wire
 
 __all__ = ["Engine", "Ticket"]
@@ -34,7 +30,7 @@ __all__ = ["Engine", "Ticket"]
 Arrays = tuple[np.ndarray[Any, np.dtype[Any]], ...]
 
 _SLICE_S = 0.1  # How long a wait lasts before the workers are looked at: a failure's delay.
-_GRACE_S = 2.0  # How long a worker may finish its item when the pipeline stops.
+_LEAVE_S = 2.0  # How long the collecting thread may take to leave; a callback may hold it.
 
 
 class _Promise(Future[Any]):
@@ -133,48 +129,18 @@ class Engine:
         self._pending: deque[Ticket] = deque()
         self._sending = threading.Lock()
         self._turn = threading.Condition()
-        self._leading = False
+        self._leader: int | None = None
         self._closing = threading.Lock()
         self._looking = threading.Lock()
         self._closed: PartitionerError | None = None
         self._promised: SimpleQueue[Ticket | None] = SimpleQueue()
         self._collector: threading.Thread | None = None
-        self._hosts: list[Host] = []
-        try:
-            for worker in wiring.workers:
-                self._hosts.append(HOSTS[workers](worker, self._arena))
-            self._wait_ready(start_timeout_s)
-        except BaseException:
-            self.close(grace_s=0.0 if workers == "process" else _GRACE_S)
-            raise
-        finally:
-            self._arena.close_fd()
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Process ids of the workers, in the order of stages and replicas."""
-        return tuple(host.pid for host in self._hosts)
+        self.crew = Crew(wiring, self._arena, workers, start_timeout_s)
 
     @property
     def in_flight(self) -> int:
         """How many items were sent and not yet collected."""
         return len(self._pending)
-
-    def records(self) -> Iterator[Records]:
-        """Yield the records of each worker."""
-        for worker in self._wiring.workers:
-            rows = Log(worker.log, self._arena).read()
-            yield Records(worker.stage, worker.replica, worker.name, rows)
-
-    def at_work(self, worker: int) -> int | None:
-        """Return the item that a worker is working on, None between items.
-
-        Parameters
-        ----------
-        worker : int
-            Counted over stages and replicas.
-        """
-        return Log(self._wiring.workers[worker].log, self._arena).current()
 
     # Sending
 
@@ -236,13 +202,13 @@ class Engine:
     def _lead(self, ticket: Ticket | None) -> None:
         """Collect as the only one, or wait for whoever does; without a ticket, wait for nothing."""
         with self._turn:
-            while self._leading:
+            while self._leader is not None:
                 if ticket is None:
                     return
                 self._turn.wait()
                 if ticket.done:
                     return
-            self._leading = True
+            self._leader = threading.get_ident()
         done: list[Ticket] = []
         try:
             if ticket is not None and not ticket.done:
@@ -251,7 +217,7 @@ class Engine:
                 pass
         finally:
             with self._turn:
-                self._leading = False
+                self._leader = None
                 self._turn.notify_all()
             _keep_promises(done)
 
@@ -319,59 +285,18 @@ class Engine:
     def _look_at_workers(self) -> None:
         """Close with an error if a worker failed or is gone."""
         with self._looking:
-            failure = None if self._closed is not None else self._failure()
+            failure = None if self._closed is not None else self.crew.failure()
             found = failure is not None and self._mark_closed(failure)
         if found:
-            self._stop(_GRACE_S)
+            self._stop()
 
-    def _failure(self) -> PartitionerError | None:
-        for number, host in enumerate(self._hosts):
-            message = host.link.receive()
-            if message is not None and message["event"] == "failed":
-                return _explain(host, message, starting=False)
-            if message is None and host.link.ended:
-                return _explain_death(host, self.at_work(number))
-        return None
-
-    def _wait_ready(self, timeout_s: float) -> None:
-        until = time.monotonic() + timeout_s
-        waiting: dict[int, Host] = {host.link.fileno(): host for host in self._hosts}
-        poll = select.poll()
-        for fd in waiting:
-            poll.register(fd, select.POLLIN)
-        while waiting:
-            ready = poll.poll(max(0.0, until - time.monotonic()) * 1e3)
-            if not ready:
-                late = ", ".join(str(host.spec) for host in waiting.values())
-                raise StageError(
-                    f"{late}: not ready after {timeout_s:g} s; loading or the first run hangs, or "
-                    "needs a longer start_timeout_s.",
-                    stage=next(iter(waiting.values())).spec.stage,
-                )
-            for fd, _ in ready:
-                host = waiting[fd]
-                message = host.link.receive()
-                if message is not None and message["event"] == "failed":
-                    raise _explain(host, message, starting=True)
-                if message is not None:
-                    poll.unregister(fd)
-                    del waiting[fd]
-                elif host.link.ended:
-                    raise _explain_death(host, None)
-
-    def close(self, grace_s: float = _GRACE_S) -> None:
-        """Stop all workers and give up the items on their way; again is harmless.
-
-        Parameters
-        ----------
-        grace_s : float
-            How long workers may take to finish their item before a process is killed.
-        """
+    def close(self) -> None:
+        """Stop all workers and give up the items on their way; again is harmless."""
         if os.getpid() != self._pid:
             return  # A fork of the caller ends; the pipeline is not its own.
         message = "pipeline: it is closed; open a new one to run more items."
         if self._mark_closed(PartitionerError(message)):
-            self._stop(grace_s)
+            self._stop()
 
     def _mark_closed(self, reason: PartitionerError) -> bool:
         """Let nothing in any more; whether this call was the first to say so."""
@@ -381,27 +306,17 @@ class Engine:
             self._closed = reason
             return True
 
-    def _stop(self, grace_s: float) -> None:
+    def _stop(self) -> None:
         try:
-            self._stop_workers(grace_s)
+            self.crew.stop()
         finally:
             self._give_up()
 
-    def _stop_workers(self, grace_s: float) -> None:
-        self._arena.memory[0] = 1
-        for layout in self._wiring.channels:
-            layout.filled(self._arena).release()
-            layout.free(self._arena).release()
-        until = time.monotonic() + grace_s
-        try:
-            for host in self._hosts:
-                host.join(max(0.0, until - time.monotonic()))
-        finally:  # A second Ctrl-C shortens the wait, it does not leave workers behind.
-            for host in self._hosts:
-                host.end()
-
     def _give_up(self) -> None:
         """Tell whoever waits that nothing will come."""
+        me = threading.get_ident()
+        with self._turn:  # Whoever collects sees that we are closed, and leaves.
+            self._turn.wait_for(lambda: self._leader in (None, me))
         with self._sending:
             left = list(self._pending)
         for ticket in left:
@@ -413,33 +328,7 @@ class Engine:
         _keep_promises(left)
         self._promised.put(None)
         if self._collector is not None and self._collector is not threading.current_thread():
-            self._collector.join(_GRACE_S)
-
-
-def _explain(host: Host, message: dict[str, Any], starting: bool) -> PartitionerError:
-    """The error a worker reported, as one of ours."""
-    item = message["item"]
-    kind = getattr(errors, message["type"], None) if starting else None
-    where = f"{host.spec}" + ("" if item is None else f", item {item}")
-    if kind is not None and kind is not StageError:
-        return kind(f"{where}: {message['text']}")  # type: ignore[no-any-return]  # by name
-    doing = "the worker could not start" if starting else "the stage failed"
-    return StageError(
-        f"{where}: {doing}: {message['type']}: {message['text']}\n"
-        f"The pipeline is shut down. In the worker:\n{message['traceback']}",
-        stage=host.spec.stage,
-        item=item,
-    )
-
-
-def _explain_death(host: Host, item: int | None) -> StageError:
-    where = f"{host.spec}" + ("" if item is None else f", item {item}")
-    return StageError(
-        f"{where}: the worker {host.fate()} without a word; a crash in a kernel, or memory "
-        "ran out, or somebody ended it. The pipeline is shut down.",
-        stage=host.spec.stage,
-        item=item,
-    )
+            self._collector.join(_LEAVE_S)
 
 
 def _owned(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
@@ -451,7 +340,7 @@ def _owned(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[An
 def _keep_promises(tickets: list[Ticket]) -> None:
     """Complete the futures of done tickets; outside all locks, since callbacks may call us."""
     for ticket in tickets:
-        if ticket.future is None or ticket.future.done():
+        if ticket.future is None:
             continue
         if ticket.error is not None:
             ticket.future.set_exception(ticket.error)

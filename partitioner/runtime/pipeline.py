@@ -72,14 +72,14 @@ class Pipeline:
         self._engine = Engine(spec, workers, slots, log_items, start_timeout_s)
         self._trace = trace
         if trace is not None:
-            trace.watch(self._engine.records)
+            trace.watch(self._engine.crew.records)
         # Runs at garbage collection and at the interpreter's end too.
         self._finalizer = weakref.finalize(self, _finish, self._engine, trace)
 
     @property
     def pids(self) -> tuple[int, ...]:
         """Process ids of the workers, in the order of stages and replicas."""
-        return self._engine.pids
+        return self._engine.crew.pids
 
     @property
     def capacity(self) -> int:
@@ -173,7 +173,7 @@ class Pipeline:
 
     def stage_times(self) -> tuple[StageTimes, ...]:
         """Return each stage's times an item: medians over its latest items and all replicas."""
-        workers = list(self._trace.records() if self._trace else self._engine.records())
+        workers = list(self._trace.records() if self._trace else self._engine.crew.records())
         return tuple(
             stage_times(worker for worker in workers if worker.stage == index)
             for index in range(len(self.spec.stages))

@@ -100,7 +100,7 @@ def test_a_worker_that_dies_at_work_is_noticed(number):
     pipe = Pipeline(chain(runner("passing"), runner("hanging", 4)))
     futures = [pipe.submit(item) for item in numbers(6)]
     assert int(futures[3].result(WITHIN_S)[0]) == 3
-    eventually(lambda: pipe._engine.at_work(1) == 4)
+    eventually(lambda: pipe._engine.crew.at_work(1) == 4)
     start = time.monotonic()
     os.kill(pipe.pids[1], number)
     with pytest.raises(StageError, match=rf"item 4: .*{signal.Signals(number).name}") as caught:
@@ -259,3 +259,39 @@ def test_closing_while_others_wait():
         thread.join(WITHIN_S)
     assert len(told) == 3
     assert all("closed" in text for text in told)
+
+
+@pytest.mark.parametrize("repeat", range(1, 7))
+def test_closing_in_the_middle_of_traffic_tells_everybody(repeat):
+    pipe = Pipeline(chain(runner("passing"), runner("passing")), "thread", slots=1 + repeat % 3)
+    futures, wrong = [], []
+
+    def submit():
+        try:
+            for item in numbers(100_000):
+                futures.append(pipe.submit(item))
+        except PartitionerError as error:
+            if "closed" not in str(error):
+                wrong.append(error)
+
+    def ask():
+        try:
+            for number, result in enumerate(pipe.map(numbers(100_000))):
+                if int(result[0]) != number:
+                    wrong.append(number)
+        except PartitionerError as error:
+            if "closed" not in str(error):
+                wrong.append(error)
+
+    threads = [threading.Thread(target=work) for work in (submit, ask, submit)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(futures) > 20 * repeat)
+    pipe.close()
+    for thread in threads:
+        thread.join(WITHIN_S)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not wrong
+    eventually(lambda: all(future.done() for future in futures))
+    failed = [future.exception() is not None for future in futures]
+    assert sum(failed) < len(failed), "nothing came through"
