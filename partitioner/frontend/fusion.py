@@ -14,15 +14,27 @@ import networkx as nx
 import tvm
 from tvm import relax
 
+from partitioner.errors import GraphError
 from partitioner.frontend.slots import Slots
 from partitioner.frontend.straight import bindings_of, is_call, rebuild, with_main
 
 __all__ = ["fusion_groups", "ordered_groups"]
 
+# What legalization rules raise: TVM has no error type of its own for them.
+_LOWERING_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 _TAG = "fusion_group_of"
 
 
-def fusion_groups(module: Any) -> list[list[int]]:
+def fusion_groups(module: Any, model: str) -> list[list[int]]:
     """Groups of bindings of ``main`` that TVM fuses.
 
     A module that holds nothing but ``call_tir`` arrived lowered, and each call is left alone.
@@ -31,19 +43,32 @@ def fusion_groups(module: Any) -> list[list[int]]:
     ----------
     module : IRModule
         Straight-line ``main`` with uniquely named bindings; not modified.
+    model : str
+        The model's name, for messages.
 
     Returns
     -------
     list of list of int
         Indices of bindings, ascending in each group. Bindings in no group are not fused.
+
+    Raises
+    ------
+    GraphError
+        If TVM cannot lower one of the operators.
     """
     bindings = bindings_of(module["main"])
     operators = [b.value for b in bindings if isinstance(b.value, relax.Call)]
     if all(is_call(call, "relax.call_tir") for call in operators):
         return []
-    legal = tvm.transform.Sequential(
-        [relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern()]
-    )(module)
+    passes = [relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern()]
+    try:
+        legal = tvm.transform.Sequential(passes)(module)
+    except _LOWERING_ERRORS as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise GraphError(
+            f"{model}: TVM cannot lower one of its operators ({reason}); replace that operator, or "
+            "give a module in which it is lowered already"
+        ) from error
     index_of = {str(binding.var.name): index for index, binding in enumerate(bindings)}
     tagged = _tag(legal["main"], index_of)
     fused = relax.transform.FuseOps()(

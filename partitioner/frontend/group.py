@@ -89,7 +89,7 @@ def group(imported: Imported) -> Grouped:
     for slot in slots.type:
         if slot in crossing or slots.is_tensor(slot):
             slots.shape(slot, model)
-    groups = ordered_groups(slots, fusion_groups(imported.module))
+    groups = ordered_groups(slots, fusion_groups(imported.module, model))
     if not groups:
         raise GraphError(
             f"{model}: its outputs are its inputs; there is nothing to compute and nothing to cut"

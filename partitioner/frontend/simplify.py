@@ -1,4 +1,4 @@
-"""Rewrites for inference that keep binding names: constants, aliases, dropout.
+"""Rewrites for inference that keep binding names: constants, shapes, aliases, dropout.
 
 TVM has passes for these, but theirs rename bindings and fold each constant by compiling a kernel.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import tvm
 from tvm import relax
 
 from partitioner.frontend.evaluate import evaluate
@@ -75,12 +76,26 @@ def simplify(function: Any) -> Any:
 
     for binding in bindings_of(function):
         bound[handle(binding.var)] = binding.value
-        equal = None if isinstance(binding, relax.MatchCast) else replacement(binding.value)
+        equal = None
+        if not isinstance(binding, relax.MatchCast):
+            # With fixed shapes a shape is a literal, which TVM's legalization insists on.
+            shape = _fixed_shape(binding.var)
+            equal = replacement(binding.value) if shape is None else shape
         if equal is None or not fits(binding, equal):
             kept.append(binding)
         else:
             known[handle(binding.var)] = equal
     return _without_unread_items(rebuild(function, kept, known))
+
+
+def _fixed_shape(variable: Any) -> Any:
+    """The literal that a variable of shape type stands for, None for any other variable."""
+    if not isinstance(variable.ty, relax.ShapeType) or variable.ty.values is None:
+        return None
+    extents = list(variable.ty.values)
+    if all(isinstance(extent, tvm.tirx.IntImm) for extent in extents):
+        return relax.ShapeExpr(extents)
+    return None
 
 
 def _without_unread_items(function: Any) -> Any:

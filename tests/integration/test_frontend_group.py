@@ -81,6 +81,33 @@ def test_several_inputs_outputs_and_tuples():
     assert {str(b.var.name) for b in block.bindings} >= set(names) - {"x", "y"}
 
 
+NESTED = """
+@R.function
+def main(x: R.Tensor((2, 8), "float32"), y: R.Tensor((2, 8), "float32")):
+    with R.dataflow():
+        t = (x, (y, x))
+        u = t[1]
+        v = u[0]
+        s = R.shape_of(x)
+        r = R.reshape(v, s)
+        d = R.nn.dropout(r, rate=0.5)
+        e = d[0]
+        g = R.sum(y, axis=[0])
+        n = R.nn.layer_norm(e, g, g, axes=[1])
+        k = R.split(n, 2, axis=1)
+        q = (k, (n, x))
+        R.output(q)
+    return q
+"""
+
+
+def test_nested_tuples_aliases_shapes_and_dropout():
+    grouped = agree(load(module(NESTED)), (2, 8), (2, 8))
+    assert kinds(grouped) == ["reshape", "sum", "layer_norm", "split"]
+    names = [tensor.name for tensor in grouped.graph.tensors]
+    assert [names[i] for i in grouped.graph.outputs] == ["k_0", "k_1", "n", "x"]
+
+
 def test_tuple_inputs_become_several():
     text = """
 @R.function
