@@ -223,9 +223,7 @@ def conv_func(shape: ConvShape, tile: Tile, dtype: str) -> Any:
         inside.append(y < shape.height)
         return tirx.if_then_else(tirx.all(*inside), data[n, c, y, x], zero)
 
-    phases = te.compute(
-        (shape.batch, shape.channels, sh, sw, flat_rows, row), phase, "conv_phases"
-    )
+    phases = te.compute((shape.batch, shape.channels, sh, sw, flat_rows, row), phase, "conv_phases")
     if shape.depthwise:
         axes = [te.reduce_axis((0, kh), "ky"), te.reduce_axis((0, kw), "kx")]
     else:
@@ -302,13 +300,17 @@ def rewrite_conv2d(call: Any, bindings: dict[Any, Any], isa: Isa) -> Replacement
         return None
     if weight.dtype != np.float32 or str(call.args[0].ty.dtype) != "float32":
         return None
+    top, left, bottom, right = (int(p) for p in attrs.padding)
     shape = ConvShape(
-        *data,
+        batch=data[0],
+        channels=data[1],
+        height=data[2],
+        width=data[3],
         outputs=weight.shape[0],
         kernel=(weight.shape[2], weight.shape[3]),
         stride=(int(attrs.strides[0]), int(attrs.strides[1])),
         dilation=(int(attrs.dilation[0]), int(attrs.dilation[1])),
-        pad=tuple(int(p) for p in attrs.padding),
+        pad=(top, left, bottom, right),
         groups=int(attrs.groups),
     )
     tile = choose_tile(shape, isa)
@@ -350,7 +352,10 @@ def rewrite_conv2d_transpose(call: Any, bindings: dict[Any, Any], isa: Isa) -> R
     if int(attrs.groups) != 1 or any(int(d) != 1 for d in attrs.dilation):
         return None
     shape = ConvShape(
-        *data,
+        batch=data[0],
+        channels=data[1],
+        height=data[2],
+        width=data[3],
         outputs=weight.shape[1] * size[0] * size[1],
         kernel=(1, 1),
         stride=(1, 1),

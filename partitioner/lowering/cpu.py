@@ -11,7 +11,14 @@ from tvm_ffi import structural_hash
 
 from partitioner.errors import BuildError
 from partitioner.lowering.conv import rewrite_conv2d, rewrite_conv2d_transpose
-from partitioner.lowering.inline import Kernel, flatten_main, group_calls, is_opaque, kernels_of
+from partitioner.lowering.inline import (
+    Kernel,
+    called_kernels,
+    flatten_main,
+    group_calls,
+    is_opaque,
+    kernels_of,
+)
 from partitioner.lowering.isa import Isa, isa_of
 from partitioner.lowering.matmul import rewrite_matmul
 from partitioner.lowering.schedule import is_view, schedule_kernel
@@ -109,11 +116,15 @@ def _some(names: list[Any]) -> str:
 def _prepare(mod: tvm.IRModule, isa: Isa) -> tvm.IRModule:
     """Copy of the module without `main`, groups public so that each is optimized by itself."""
     funcs = {}
+    direct = called_kernels(mod["main"])
     for gv, func in mod.functions_items():
         if gv.name_hint == "main":
             continue
         if isinstance(func, relax.Function):
             func = func.without_attr("Primitive").with_attr("global_symbol", gv.name_hint)
+        elif gv.name_hint in direct:
+            # Public, or it would be removed as dead: `main` is not here to call it.
+            func = func.with_attr("global_symbol", gv.name_hint)
         funcs[gv] = func
     work = tvm.IRModule(funcs)
     for gv, func in work.functions_items():

@@ -11,7 +11,7 @@ from tvm import relax
 
 from partitioner.errors import BuildError
 
-__all__ = ["Kernel", "flatten_main", "group_calls", "is_opaque", "kernels_of"]
+__all__ = ["Kernel", "called_kernels", "flatten_main", "group_calls", "is_opaque", "kernels_of"]
 
 KERNELS_ATTR = "partitioner.kernels"
 
@@ -74,6 +74,15 @@ def group_calls(main: Any, mod: tvm.IRModule) -> list[Any]:
         if isinstance(gv, tvm.ir.GlobalVar) and isinstance(mod[gv], relax.Function):
             seen.setdefault(gv.name_hint, gv)
     return list(seen.values())
+
+
+def called_kernels(main: Any) -> set[str]:
+    """Names of the PrimFuncs that `main` itself calls."""
+    return {
+        binding.value.args[0].name_hint
+        for binding in bindings_of(main)
+        if getattr(getattr(binding.value, "op", None), "name", "") == "relax.call_tir"
+    }
 
 
 def is_opaque(func: Any) -> bool:
@@ -171,6 +180,11 @@ class _Flattener:
             return self.builder.emit(relax.Call(self._function(gv.name_hint), args))
         if getattr(gv, "name", "") == "relax.call_tir":
             return self._call_tir(value, known, group)
+        if group is None and isinstance(gv, tvm.ir.Op) and gv.has_attr("FLegalize"):
+            raise BuildError(
+                f"lowering: 'main' calls the operator {gv.name} outside any group; "
+                "move it into a private function and call that"
+            )
         value = self._subst(value, known)
         return value if isinstance(value, relax.Var) else self.builder.emit(value)
 

@@ -57,6 +57,7 @@ def choose_tile(rows: int, cols: int, isa: Isa) -> MatmulTile:
     -------
     MatmulTile
     """
+    sizes: tuple[tuple[int, int], ...]
     if isa.registers >= 32:
         sizes = ((8, 3), (6, 4), (8, 2), (4, 6), (4, 4), (2, 8), (1, 8), (1, 4), (4, 1), (8, 1))
     else:
