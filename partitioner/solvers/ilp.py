@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from ortools.sat.python import cp_model
 
+from partitioner.errors import ProblemError
 from partitioner.evaluation import evaluate
 from partitioner.problem import Evaluation, LatencyModel, Objective, Problem
-from partitioner.solvers.bounds import load_prices
 from partitioner.solvers.limits import RELATIVE, Clock, Limits
+from partitioner.solvers.linear import Linear
 from partitioner.solvers.memory_rows import add_memory
 from partitioner.solvers.reduce import Units, most_stages, stages_of, symmetry
 from partitioner.solvers.transfer_rows import Transfers
@@ -39,12 +39,15 @@ class Found:
     assignment, evaluation
         Best found that is feasible by `evaluation`, None when none is.
     bound : float
-        Proven lower bound, seconds; inf when proven infeasible (below the cut-off given).
+        Proven lower bound, seconds; inf when proven infeasible.
+    finished : bool
+        Whether the search ended by itself: what gap remains is the rounding's.
     """
 
     assignment: Assignment | None
     evaluation: Evaluation | None
     bound: float
+    finished: bool
 
 
 class Model:
@@ -69,29 +72,29 @@ class Model:
         self._add_options()
         self.transfers = Transfers(self)
         self._add_objective()
-        self._add_spread()
         add_memory(self)
 
     def steps(self, seconds: float) -> int:
         """Seconds as integer steps, rounded down and capped just above `cap`."""
         return int(min(seconds / self.quantum_s, self.cap + 1))
 
-    def member(self, unit: int, stage: int) -> Any:
-        """0/1 expression: unit is in stage."""
-        return self.reach[unit][stage] - self.reach[unit][stage + 1]
+    def member(self, unit: int, stage: int) -> Linear:
+        """0/1 sum: unit is in stage."""
+        inside = Linear()
+        inside.add(1, self.reach[unit][stage])
+        inside.add(-1, self.reach[unit][stage + 1])
+        return inside
 
-    @cached_property
-    def member_var(self) -> list[list[Any]]:
-        """Booleans equal to `member`, for use as enforcement literals."""
-        rows = []
-        for unit in range(len(self.units)):
-            row = []
-            for stage in range(self.stages):
-                var = self.cp.new_bool_var(f"in_{unit}_{stage}")
-                self.cp.add(var == self.member(unit, stage))
-                row.append(var)
-            rows.append(row)
-        return rows
+    def imply(self, inside: list[tuple[int, int]], then: list[Any]) -> None:
+        """Clause: when all (unit, stage) memberships hold, one of the literals does."""
+        clause = list(then)
+        for unit, stage in inside:
+            here, later = self.reach[unit][stage], self.reach[unit][stage + 1]
+            if not isinstance(here, int):
+                clause.append(here.negated())
+            if not isinstance(later, int):
+                clause.append(later)
+        self.cp.add_bool_or(clause)
 
     def _add_order(self) -> None:
         cp, n, stages = self.cp, len(self.units), self.stages
@@ -115,9 +118,11 @@ class Model:
         self.used: list[Any] = [cp.new_bool_var(f"used_{k}") for k in stages]
         for k in stages:
             cp.add(sum(self.on[k]) == self.used[k])
-            members = [self.member(unit, k) for unit in range(len(self.units))]
-            cp.add(sum(members) >= self.used[k])
-            cp.add(sum(members) <= len(members) * self.used[k])
+            members = Linear()
+            for unit in range(len(self.units)):
+                members.add(1, self.member(unit, k))
+                self.imply([(unit, k)], [self.used[k]])
+            cp.add(members.expression() >= self.used[k])
             if k:
                 cp.add_implication(self.used[k], self.used[k - 1])
         for r, capacity in enumerate(problem.capacity):
@@ -133,18 +138,18 @@ class Model:
             for d in options:
                 if not self.units.runs[unit, d] or self._over(unit, d):
                     for k in stages:
-                        cp.add(self.member(unit, k) + self.on[k][d] <= 1)
+                        self.imply([(unit, k)], [self.on[k][d].negated()])
 
     def _over(self, unit: int, option: int) -> bool:
         return self.steps(float(self.units.time_s[unit, option])) > self.cap
 
-    def compute(self, stage: int, option: int) -> Any:
+    def compute(self, stage: int, option: int) -> Linear:
         """Steps of op time and host time of a stage on an option."""
-        total: Any = self.steps(float(self.problem.host_s[option]))
+        total = Linear(self.steps(float(self.problem.host_s[option])))
         for unit in range(len(self.units)):
             seconds = self.units.time_s[unit, option]
             if np.isfinite(seconds) and not self._over(unit, option):
-                total = total + self.steps(float(seconds)) * self.member(unit, stage)
+                total.add(self.steps(float(seconds)), self.member(unit, stage))
         return total
 
     def _add_objective(self) -> None:
@@ -158,13 +163,17 @@ class Model:
         )
         for k in range(self.stages):
             for d in range(problem.n_options):
-                charged = self.compute(k, d) + self.transfers.charged(k, d)
-                cp.add(charged <= self.busy[k]).only_enforce_if(self.on[k][d])
+                busy = self.compute(k, d)
+                busy.add(1, self.transfers.charged(k, d))
+                cp.add(busy.expression() <= self.busy[k]).only_enforce_if(self.on[k][d])
         if period:
             for load in self.transfers.shared_loads():
-                cp.add(load <= self.goal)
+                cp.add(load.expression() <= self.goal)
         elif problem.latency_model is LatencyModel.SERIAL:
-            cp.add(sum(self.busy) + sum(self.transfers.link_delays()) <= self.goal)
+            delays = self.transfers.link_delays()
+            for busy in self.busy:
+                delays.add(1, busy)
+            cp.add(delays.expression() <= self.goal)
         else:
             self._add_atomic()
         cp.minimize(self.goal)
@@ -179,35 +188,6 @@ class Model:
             ready = delay if source is None else start[source] + self.busy[source] + delay
             end = self.goal if target is None else start[target]
             cp.add(ready <= end).only_enforce_if(when)
-
-    def _add_spread(self) -> None:
-        """Redundant: work by option, which gives the linear relaxation the load bound."""
-        problem = self.problem
-        if problem.objective is not Objective.PERIOD or len(symmetry(problem).classes) == 1:
-            return
-        cp, options, n = self.cp, range(problem.n_options), len(self.units)
-        place = [[cp.new_bool_var(f"at_{v}_{d}") for d in options] for v in range(n)]
-        for v in range(n):
-            cp.add_exactly_one(place[v])
-            for k in range(self.stages):
-                for d in options:
-                    cp.add(self.member(v, k) + self.on[k][d] - 1 <= place[v][d])
-        for d in options:
-            times = [(self.units.time_s[v, d], place[v][d]) for v in range(n)]
-            load = sum(self.steps(float(t)) * x for t, x in times if np.isfinite(t))
-            often = self._times_usable(d)
-            cp.add(load <= often * self.goal)
-            uses = sum(self.on[k][d] for k in range(self.stages))
-            for _, x in times:
-                cp.add(x <= uses)
-        for price in load_prices(problem, self.units):
-            floor = int(price.bound_s / self.quantum_s)
-            cp.add(self.goal >= min(floor, self.cap))
-
-    def _times_usable(self, option: int) -> int:
-        uses = self.problem.uses[option]
-        often = [int(c // u) for c, u in zip(self.problem.capacity, uses, strict=True) if u]
-        return min([self.stages, *often])
 
     def read(self, value: Callable[[Any], int]) -> Assignment:
         """The assignment of a CP-SAT solution."""
@@ -265,6 +245,7 @@ def search(
     ceiling_s: float,
     floor_s: float,
     start: Assignment | None,
+    bits: int,
 ) -> Found:
     """Run CP-SAT until proof or the end of time.
 
@@ -276,27 +257,41 @@ def search(
         A bound already proven.
     start : tuple or None
         A known assignment.
+    bits : int
+        Bits that the ceiling takes as an integer. A load adds up hundreds of rounded costs, so
+        that 28 bits leave less than 1e-6 in most problems and more bits in all.
     """
-    # A load adds fewer than `terms` roundings of less than one step each.
-    terms = len(units) + 2 * sum(len(flow.readers) + 1 for flow in units.flows) + 2
-    cap = max(1 << 24, round(4 * terms / RELATIVE))
+    cap = 1 << bits
     quantum_s = ceiling_s * (1 + RELATIVE) / cap
     model = Model(problem, units, quantum_s, cap)
     model.cp.add(model.goal >= min(cap, int(floor_s / quantum_s)))
     if start is not None:
         model.hint(start)
+    found = _run(model, limits, clock, floor_s, careful=False)
+    if found.bound == float("inf") and start is not None:
+        # A known solution refutes the claim; see `_run`.
+        found = _run(model, limits, clock, floor_s, careful=True)
+        if found.bound == float("inf"):
+            return Found(None, None, floor_s, False)
+    return found
+
+
+def _run(model: Model, limits: Limits, clock: Clock, floor_s: float, *, careful: bool) -> Found:
     solver: Any = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = clock.left_s
+    # Probing has been seen to declare feasible models of this kind infeasible (OR-Tools 9.15).
+    solver.parameters.cp_model_probing_level = 0
+    solver.parameters.cp_model_presolve = not careful
     solver.parameters.num_workers = limits.workers
     solver.parameters.random_seed = limits.seed
     solver.parameters.relative_gap_limit = RELATIVE / 4
     watch = _Watch(model, limits, clock)
     status = solver.solve(model.cp, watch)
-    best = watch.best
     if status == cp_model.INFEASIBLE:
-        return Found(None, None, float("inf"))
-    known = status in (cp_model.OPTIMAL, cp_model.FEASIBLE, cp_model.UNKNOWN)
-    bound = solver.best_objective_bound * quantum_s if known else 0.0
-    if best is None:
-        return Found(None, None, max(bound, floor_s))
-    return Found(*best, max(bound, floor_s))
+        return Found(None, None, float("inf"), True)
+    if status == cp_model.MODEL_INVALID:
+        raise ProblemError(f"CP-SAT refuses the model: {model.cp.validate()}")
+    bound = max(solver.best_objective_bound * model.quantum_s, floor_s)
+    finished = status == cp_model.OPTIMAL
+    assignment, evaluation = watch.best or (None, None)
+    return Found(assignment, evaluation, bound, finished)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partitioner.problem import Floats, Problem
+from partitioner.solvers.linear import Linear
 
 if TYPE_CHECKING:
     from partitioner.solvers.ilp import Model
@@ -53,23 +54,24 @@ def _need(model: Model, stage: int, live: Floats, scale: float, limit: int) -> A
         return int(min(np.floor(value * scale), limit + 1))
 
     problem, units, cp = model.problem, model.units, model.cp
-    members = [model.member(unit, stage) for unit in range(len(units))]
-    total: Any = sum(
-        size(own) * member for own, member in zip(units.constant_bytes, members, strict=True)
-    )
+    total = Linear()
+    for unit, own in enumerate(units.constant_bytes):
+        total.add(size(own), model.member(unit, stage))
     for value, readers in units.shared:
         held = cp.new_bool_var(f"holds_{stage}")
         for reader in readers:
-            cp.add(held >= members[reader])
-        total = total + size(value) * held
+            model.imply([(reader, stage)], [held])
+        total.add(size(value), held)
     if live.any():
         largest = cp.new_int_var(0, limit + 1, f"live_{stage}")
-        for value, member in zip(live, members, strict=True):
+        for unit, value in enumerate(live):
             if size(value):
-                cp.add(largest >= size(value) * member)
-        total = total + largest
+                alive = Linear()
+                alive.add(size(value), model.member(unit, stage))
+                cp.add(alive.expression() <= largest)
+        total.add(1, largest)
     for flow in units.flows if problem.queue_slots else ():
         entering = problem.queue_slots * size(float(problem.tensor_bytes[flow.tensor]))
         if flow.readers and entering:
-            total = total + min(entering, limit + 1) * model.transfers.enters(flow, stage)
-    return total
+            total.add(min(entering, limit + 1), model.transfers.enters(flow, stage))
+    return total.expression()

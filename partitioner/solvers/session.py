@@ -18,6 +18,9 @@ __all__ = ["Session"]
 
 # Each round starts from a better incumbent, which prunes more and rounds less; two or three do.
 _ROUNDS = 6
+# Precision of CP-SAT's integers: small ones are quicker, and its presolve has been seen to lose
+# solutions with large ones.
+_BITS, _MORE_BITS, _MOST_BITS = 28, 5, 42
 
 
 class Session:
@@ -101,6 +104,7 @@ class Session:
                 self._stop()
                 return
             if table.assignment is None:
+                self._infeasible = self._best is None
                 self._prove(cutoff)
             else:
                 self._prove(table.bound)
@@ -110,19 +114,20 @@ class Session:
 
     def run_cpsat(self) -> None:
         """CP-SAT until proof or the end of time."""
-        for _ in range(_ROUNDS):
+        bits = _BITS
+        while self.open:
             before = self.objective
             start = None if self._best is None else (self._best.stage_of, self._best.placements)
-            ceiling = before if self._best is not None else self._ceiling()
             try:
                 found = search(
                     self._problem,
                     self._units,
                     self._limits,
                     self._clock,
-                    ceiling_s=ceiling,
+                    ceiling_s=before if self._best is not None else self._ceiling(),
                     floor_s=self._bound,
                     start=start,
+                    bits=bits,
                 )
             except KeyboardInterrupt:
                 self._stop()
@@ -130,10 +135,14 @@ class Session:
             if found.assignment is not None:
                 self._offer(scored(self._problem, *found.assignment, self._method))
             if found.bound == float("inf"):
-                self._infeasible = self._best is None
+                self._infeasible = True
                 return
             self._prove(found.bound)
-            if not self.open or not self.objective < before:
+            if not self.objective < before / 2:
+                # What a finished search leaves open is rounding; a much better incumbent alone
+                # makes the steps finer.
+                bits += _MORE_BITS
+            if not found.finished or bits > _MOST_BITS:
                 return
 
     def result(self) -> Solution:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partitioner.problem import TransferCost
+from partitioner.problem import Ints, TransferCost
+from partitioner.solvers.linear import Linear
 from partitioner.solvers.reduce import Flow
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ class Transfers:
         self._p = model.problem
         self._caller = self._p.n_options
         self._memo: dict[tuple[Any, ...], Any] = {}
+        uses, capacity = self._p.uses, self._p.capacity
+        self._fits = np.all(uses[:, None] + uses[None, :] <= capacity, axis=2)
         flows = model.units.flows
         self._inputs = [flow for flow in flows if flow.producer < 0]
         self._moved = [flow for flow in flows if flow.producer >= 0 and flow.readers]
@@ -41,15 +44,12 @@ class Transfers:
         key = ("enters", flow.tensor, stage)
         if key not in self._memo:
             model = self._model
-            if flow.producer < 0 and len(flow.readers) == 1:
-                self._memo[key] = model.member(flow.readers[0], stage)
-            else:
-                var = model.cp.new_bool_var(f"enters_{flow.tensor}_{stage}")
-                here = 0 if flow.producer < 0 else model.reach[flow.producer][stage]
-                for reader in flow.readers:
-                    # The producer is never later, so that reaching this stage means being in it.
-                    model.cp.add(var >= model.member(reader, stage) - here)
-                self._memo[key] = var
+            var = model.cp.new_bool_var(f"enters_{flow.tensor}_{stage}")
+            # A producer is never later than its readers: one that reaches the stage is in it.
+            here = [model.reach[flow.producer][stage]] if flow.producer >= 0 else []
+            for reader in flow.readers:
+                model.imply([(reader, stage)], [var, *here])
+            self._memo[key] = var
         return self._memo[key]
 
     def _leaves(self, flow: Flow, stage: int) -> Any:
@@ -60,10 +60,19 @@ class Transfers:
             if stage + 1 == model.stages:
                 return 0
             var = model.cp.new_bool_var(f"leaves_{flow.tensor}_{stage}")
-            made = model.member(flow.producer, stage)
             for reader in flow.readers:
-                model.cp.add(var >= made + model.reach[reader][stage + 1] - 1)
+                later = model.reach[reader][stage + 1]
+                model.imply([(flow.producer, stage)], [var, later.negated()])
             self._memo[key] = var
+        return self._memo[key]
+
+    def _made(self, flow: Flow, stage: int) -> Any:
+        """At least 1 when the tensor is made in the stage."""
+        key = ("made", flow.tensor, stage)
+        if key not in self._memo:
+            model = self._model
+            self._memo[key] = model.cp.new_bool_var(f"made_{flow.tensor}_{stage}")
+            model.imply([(flow.producer, stage)], [self._memo[key]])
         return self._memo[key]
 
     def _hop(self, flow: Flow, source: int, target: int) -> Any:
@@ -72,113 +81,134 @@ class Transfers:
         if key not in self._memo:
             model = self._model
             var = model.cp.new_bool_var(f"hop_{flow.tensor}_{source}_{target}")
-            made = model.member(flow.producer, source)
             for reader in flow.readers:
-                model.cp.add(var >= made + model.member(reader, target) - 1)
+                model.imply([(flow.producer, source), (reader, target)], [var])
             self._memo[key] = var
         return self._memo[key]
 
-    def _pair(self, source: int, target: int, a: int, b: int) -> tuple[Any, Any]:
+    def _pair(self, source: int, target: int, a: int, b: int) -> list[Any]:
         """Literals that together say: the stages run on these options."""
-        return self._model.on[source][a], self._model.on[target][b]
+        return [self._model.on[source][a], self._model.on[target][b]]
 
     def _pairs(self) -> Iterator[tuple[int, int]]:
         stages = range(self._model.stages)
         return ((k, later) for k in stages for later in stages if later > k)
 
     def _beside(self, a: int, b: int) -> bool:
-        return bool(np.all(self._p.uses[a] + self._p.uses[b] <= self._p.capacity))
+        return bool(self._fits[a, b])
 
     # Costs --------------------------------------------------------------------------------
 
-    def _cost(self, cost: TransferCost, a: int, b: int, flow: Flow) -> float:
-        return cost.seconds(a, b, float(self._p.amount[flow.tensor]))
-
     def _steps(self, cost: TransferCost, a: int, b: int, flow: Flow) -> int:
-        return self._model.steps(self._cost(cost, a, b, flow))
+        return int(self._table(cost)[flow.tensor, a, b])
+
+    def _table(self, cost: TransferCost) -> Ints:
+        """Steps of every tensor between all ends, shape (n_tensors, n_options + 1 twice)."""
+        key = ("table", id(cost))
+        if key not in self._memo:
+            model = self._model
+            amount = self._p.amount[:, None, None]
+            steps = (cost.base_s + amount * cost.per_unit_s) / model.quantum_s
+            self._memo[key] = np.minimum(steps, model.cap + 1).astype(np.int64)
+        table: Ints = self._memo[key]
+        return table
+
+    def _leasts(self, cost: TransferCost, *, out: bool) -> Ints:
+        """Steps with the cheapest peer that can stand beside, shape (n_tensors, n_options)."""
+        key = ("least", id(cost), out)
+        if key not in self._memo:
+            table = self._table(cost)[:, :-1, :-1]
+            far = np.iinfo(np.int64).max
+            least = np.where(self._fits, table, far).min(axis=2 if out else 1)
+            self._memo[key] = np.where(least == far, 0, least)
+        least_steps: Ints = self._memo[key]
+        return least_steps
 
     def _least(self, cost: TransferCost, option: int, flow: Flow, *, out: bool) -> int:
-        """Steps with the cheapest peer that can stand beside `option`."""
-        peers = [other for other in range(self._caller) if self._beside(option, other)]
-        ends = [(option, peer) if out else (peer, option) for peer in peers]
-        return min((self._steps(cost, a, b, flow) for a, b in ends), default=0)
+        return int(self._leasts(cost, out=out)[flow.tensor, option])
 
-    def charged(self, stage: int, option: int) -> Any:
+    def charged(self, stage: int, option: int) -> Linear:
         """Steps of all transfers charged to a stage on an option."""
-        return self._received(stage, option) + self._sent(stage, option)
+        total = self._received(stage, option)
+        total.add(1, self._sent(stage, option))
+        return total
 
-    def _received(self, stage: int, option: int) -> Any:
+    def _received(self, stage: int, option: int) -> Linear:
         recv = self._p.recv
-        total: Any = 0
+        total = Linear()
         for flow in self._inputs:
             steps = self._steps(recv, self._caller, option, flow)
             if steps:
-                total = total + steps * self.enters(flow, stage)
-        for flow in self._moved:
+                total.add(steps, self.enters(flow, stage))
+        for flow in self._moved if stage else ():
             steps = self._least(recv, option, flow, out=False)
-            if steps and stage:
-                total = total + steps * self.enters(flow, stage)
+            if steps:
+                total.add(steps, self.enters(flow, stage))
         for source in range(stage):
             for a in range(self._caller):
-                extra = self._excess(recv, source, stage, a, option, out=False)
-                total = total + extra
+                total.add(1, self._excess(recv, source, stage, a, option, out=False))
         return total
 
-    def _sent(self, stage: int, option: int) -> Any:
+    def _sent(self, stage: int, option: int) -> Linear:
         send, model = self._p.send, self._model
-        total: Any = 0
+        total = Linear()
         for flow in self._outputs:
             if not (self._p.send_once and flow.readers):
                 steps = self._steps(send, option, self._caller, flow)
-                if steps:
-                    total = total + steps * model.member(flow.producer, stage)
+                total.add(steps, model.member(flow.producer, stage))
         for flow in self._moved:
             if self._p.send_once:
-                total = total + self._sent_once(flow, stage, option)
+                total.add(1, self._sent_once(flow, stage, option))
             else:
-                total = total + self._sent_each(flow, stage, option)
+                total.add(1, self._sent_each(flow, stage, option))
         if not self._p.send_once:
             for target in range(stage + 1, model.stages):
                 for b in range(self._caller):
-                    total = total + self._excess(send, stage, target, option, b, out=True)
+                    total.add(1, self._excess(send, stage, target, option, b, out=True))
         return total
 
-    def _sent_each(self, flow: Flow, stage: int, option: int) -> Any:
+    def _sent_each(self, flow: Flow, stage: int, option: int) -> Linear:
+        total = Linear()
         steps = self._least(self._p.send, option, flow, out=True)
-        if not steps:
-            return 0
-        if len(flow.readers) == 1:
-            return steps * self._leaves(flow, stage)
-        later = range(stage + 1, self._model.stages)
-        return steps * sum(self._hop(flow, stage, target) for target in later)
+        if steps and len(flow.readers) == 1:
+            total.add(steps, self._leaves(flow, stage))
+        elif steps:
+            for target in range(stage + 1, self._model.stages):
+                total.add(steps, self._hop(flow, stage, target))
+        return total
 
-    def _sent_once(self, flow: Flow, stage: int, option: int) -> Any:
+    def _sent_once(self, flow: Flow, stage: int, option: int) -> Linear:
         """The dearest of a tensor's sends."""
         send, model = self._p.send, self._model
+        total = Linear()
         least = self._least(send, option, flow, out=True)
         peers = [b for b in range(self._caller) if self._beside(option, b)]
         costs = {b: self._steps(send, option, b, flow) for b in peers}
         caller = self._steps(send, option, self._caller, flow) if flow.to_caller else 0
         if caller <= least and max(costs.values(), default=0) == least:
-            total = least * self._leaves(flow, stage) if least else 0
+            # The caller's part is always paid, the rest when another stage reads it too.
             if caller:
-                # Pay the caller's part always and the rest when another stage reads it too.
-                total = (least - caller) * self._leaves(flow, stage)
-                total = total + caller * model.member(flow.producer, stage)
+                total.add(caller, model.member(flow.producer, stage))
+            if least > caller:
+                total.add(least - caller, self._leaves(flow, stage))
             return total
         paid = model.cp.new_int_var(0, model.cap, f"sent_{flow.tensor}_{stage}_{option}")
         here = model.on[stage][option]
         if caller:
-            made = model.member(flow.producer, stage)
-            model.cp.add(paid >= min(caller, model.cap) * made).only_enforce_if(here)
+            self._at_least(paid, caller, model.member(flow.producer, stage), [here])
         for target in range(stage + 1, model.stages):
             for b, steps in costs.items():
                 if steps:
-                    hop = self._hop(flow, stage, target)
-                    model.cp.add(paid >= min(steps, model.cap) * hop).only_enforce_if(
-                        self._pair(stage, target, option, b)
-                    )
-        return paid
+                    literals = self._pair(stage, target, option, b)
+                    self._at_least(paid, steps, self._hop(flow, stage, target), literals)
+        total.add(1, paid)
+        return total
+
+    def _at_least(self, paid: Any, steps: int, when: Any, literals: list[Any]) -> None:
+        """`paid` is at least `steps` when the 0/1 item is 1 and all literals hold."""
+        demand = Linear()
+        demand.add(steps, when)
+        self._model.cp.add(demand.expression() <= paid).only_enforce_if(literals)
 
     def _excess(
         self, cost: TransferCost, source: int, target: int, a: int, b: int, *, out: bool
@@ -186,111 +216,110 @@ class Transfers:
         """Steps between two stages on options beyond those of the cheapest peer."""
         if not self._beside(a, b):
             return 0
-        own = a if out else b
-        terms = []
-        for flow in self._moved:
-            steps = self._steps(cost, a, b, flow) - self._least(cost, own, flow, out=out)
-            if steps > 0:
-                terms.append(steps * self._hop(flow, source, target))
-        return self._when_paired(terms, source, target, a, b)
+        extra = self._table(cost)[:, a, b] - self._leasts(cost, out=out)[:, a if out else b]
+        terms = Linear()
+        if extra.any():
+            for flow in self._moved:
+                steps = int(extra[flow.tensor])
+                if steps:
+                    terms.add(steps, self._hop(flow, source, target))
+        return self._when(terms, self._pair(source, target, a, b))
 
-    def _when_paired(self, terms: list[Any], source: int, target: int, a: int, b: int) -> Any:
-        """A variable that is at least the sum of terms when the stages run on these options."""
+    def _when(self, terms: Linear, literals: list[Any]) -> Any:
+        """A variable that is at least the sum when all literals hold."""
         if not terms:
             return 0
         model = self._model
-        total = model.cp.new_int_var(0, model.cap, f"pair_{source}_{target}_{a}_{b}")
-        model.cp.add(sum(terms) <= total).only_enforce_if(self._pair(source, target, a, b))
+        total = model.cp.new_int_var(0, model.cap, "when")
+        model.cp.add(terms.expression() <= total).only_enforce_if(literals)
         return total
 
     # Links, buses, the caller ------------------------------------------------------------
 
-    def shared_loads(self) -> Iterator[Any]:
+    def shared_loads(self) -> Iterator[Linear]:
         """Load of the caller and of each link and bus, in steps."""
-        loads: dict[object, list[Any]] = {}
-        caller: list[Any] = []
+        caller = Linear()
         for flow in self._inputs:
-            caller += self._caller_sends(flow)
+            caller.add(1, self._caller_sends(flow))
         for flow in self._outputs:
-            caller += self._per_option(flow, self._p.recv, to_caller=True)
+            for term in self._per_option(flow, self._p.recv, to_caller=True):
+                caller.add(1, term)
+        loads: dict[object, Linear] = {"caller": caller}
         for (a, b), term in self._link_terms():
             bus = int(self._p.bus_of[a, b])
-            loads.setdefault(bus if bus >= 0 else (a, b), []).append(term)
-        for terms in (caller, *loads.values()):
-            if terms:
-                yield sum(terms)
+            loads.setdefault(bus if bus >= 0 else (a, b), Linear()).add(1, term)
+        return (load for load in loads.values() if load)
 
-    def _caller_sends(self, flow: Flow) -> list[Any]:
+    def _caller_sends(self, flow: Flow) -> Any:
+        """What the caller pays to hand out a model input."""
         model = self._model
         terms = self._per_option(flow, self._p.send, to_caller=False)
-        if not self._p.send_once or len(terms) < 2:
-            return terms
-        dearest = model.cp.new_int_var(0, model.cap, f"input_{flow.tensor}")
+        if self._p.send_once and len(terms) > 1:
+            dearest = model.cp.new_int_var(0, model.cap, f"input_{flow.tensor}")
+            for term in terms:
+                model.cp.add(term.expression() <= dearest)
+            return dearest
+        total = Linear()
         for term in terms:
-            model.cp.add(dearest >= term)
-        return [dearest]
+            total.add(1, term)
+        return total
 
-    def _per_option(self, flow: Flow, cost: TransferCost, *, to_caller: bool) -> list[Any]:
+    def _per_option(self, flow: Flow, cost: TransferCost, *, to_caller: bool) -> list[Linear]:
         """What a tensor from or to the caller costs with each stage, by the stage's option."""
         model, caller = self._model, self._caller
         terms = []
         for stage in range(model.stages):
             there = model.member(flow.producer, stage) if to_caller else self.enters(flow, stage)
-            steps = [
-                self._steps(cost, d, caller, flow)
-                if to_caller
-                else self._steps(cost, caller, d, flow)
-                for d in range(caller)
-            ]
-            if max(steps) == min(steps):
-                if steps[0]:
-                    terms.append(steps[0] * there)
-                continue
-            paid = model.cp.new_int_var(0, model.cap, f"caller_{flow.tensor}_{stage}")
-            for d, each in enumerate(steps):
-                if each:
-                    model.cp.add(paid >= min(each, model.cap + 1) * there).only_enforce_if(
-                        model.on[stage][d]
-                    )
-            terms.append(paid)
+            ends = [(d, caller) if to_caller else (caller, d) for d in range(caller)]
+            steps = [self._steps(cost, a, b, flow) for a, b in ends]
+            term = Linear()
+            term.add(min(steps), there)
+            if max(steps) > min(steps):
+                extra = model.cp.new_int_var(0, model.cap, f"caller_{flow.tensor}_{stage}")
+                for d, each in enumerate(steps):
+                    if each > min(steps):
+                        self._at_least(extra, each - min(steps), there, [model.on[stage][d]])
+                term.add(1, extra)
+            if term:
+                terms.append(term)
         return terms
 
     def _link_terms(self) -> Iterator[tuple[tuple[int, int], Any]]:
         """Steps on each link, by the options at its ends (the caller is the last)."""
         link, model, caller = self._p.link, self._model, self._caller
+        if not self._table(link).any():
+            return
         for source, target in self._pairs():
             for a in range(caller):
                 for b in range(caller):
                     if not self._beside(a, b):
                         continue
-                    terms = [
-                        steps * self._hop(flow, source, target)
-                        for flow in self._moved
-                        if (steps := self._steps(link, a, b, flow))
-                    ]
-                    if terms:
-                        yield (a, b), self._when_paired(terms, source, target, a, b)
+                    moved = Linear()
+                    for flow in self._moved:
+                        steps = self._steps(link, a, b, flow)
+                        if steps:
+                            moved.add(steps, self._hop(flow, source, target))
+                    yield (a, b), self._when(moved, self._pair(source, target, a, b))
         for stage in range(model.stages):
             for d in range(caller):
-                into = [
-                    steps * self.enters(flow, stage)
-                    for flow in self._inputs
-                    if (steps := self._steps(link, caller, d, flow))
-                ]
-                back = [
-                    steps * model.member(flow.producer, stage)
-                    for flow in self._outputs
-                    if (steps := self._steps(link, d, caller, flow))
-                ]
-                for ends, terms in (((caller, d), into), ((d, caller), back)):
-                    if terms:
-                        total = model.cp.new_int_var(0, model.cap, f"link_{stage}_{d}")
-                        model.cp.add(sum(terms) <= total).only_enforce_if(model.on[stage][d])
-                        yield ends, total
+                into, back = Linear(), Linear()
+                for flow in self._inputs:
+                    steps = self._steps(link, caller, d, flow)
+                    if steps:
+                        into.add(steps, self.enters(flow, stage))
+                for flow in self._outputs:
+                    steps = self._steps(link, d, caller, flow)
+                    if steps:
+                        back.add(steps, model.member(flow.producer, stage))
+                yield (caller, d), self._when(into, [model.on[stage][d]])
+                yield (d, caller), self._when(back, [model.on[stage][d]])
 
-    def link_delays(self) -> Iterator[Any]:
-        """Steps on links, to add up for a serial latency."""
-        return (term for _, term in self._link_terms())
+    def link_delays(self) -> Linear:
+        """Steps on all links, for a serial latency."""
+        total = Linear()
+        for _, term in self._link_terms():
+            total.add(1, term)
+        return total
 
     def dependencies(self) -> Iterator[tuple[int | None, int | None, int, list[Any]]]:
         """(source stage, target stage, delay, literals): the target waits when all literals hold.
@@ -312,11 +341,9 @@ class Transfers:
             for d in options:
                 for flow in self._inputs:
                     steps = self._steps(link, caller, d, flow)
-                    for reader in flow.readers if steps else ():
-                        here = model.member_var[reader][stage]
-                        yield None, stage, steps, [here, model.on[stage][d]]
+                    if steps:
+                        yield None, stage, steps, [self.enters(flow, stage), model.on[stage][d]]
                 for flow in self._outputs:
                     steps = self._steps(link, d, caller, flow)
                     if steps:
-                        made = model.member_var[flow.producer][stage]
-                        yield stage, None, steps, [made, model.on[stage][d]]
+                        yield stage, None, steps, [self._made(flow, stage), model.on[stage][d]]
