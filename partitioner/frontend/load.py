@@ -126,7 +126,15 @@ def _from_relax(
     params: Params | None,
     given: Sources | None = None,
 ) -> tuple[Any, Any, Sources]:
-    function = _entry(module, name)
+    entry = _entry(module, name)
+    function = module[entry]
+    if entry != "main":
+        # It is run as `main`; left in as well, it would be compiled twice.
+        module = tvm.IRModule(
+            {key: f for key, f in module.functions_items() if str(key.name_hint) != entry},
+            attrs=module.attrs,
+            global_infos=module.global_infos,
+        )
     values = _named_params(function, name, params)
     if values:
         function = function.bind_params(values)
@@ -142,7 +150,7 @@ def _from_relax(
     return module, function, sources
 
 
-def _entry(module: Any, name: str) -> Any:
+def _entry(module: Any, name: str) -> str:
     functions = {
         str(variable.name_hint): function
         for variable, function in module.functions_items()
@@ -154,9 +162,9 @@ def _entry(module: Any, name: str) -> Any:
         if function.attrs is not None and "global_symbol" in function.attrs
     }
     if "main" in functions:
-        return functions["main"]
+        return "main"
     if len(public) == 1:
-        return next(iter(public.values()))
+        return next(iter(public))
     raise ImportModelError(
         f"{name}: the module has no Relax function 'main' and {len(public)} public ones "
         f"({', '.join(sorted(public)) or 'none'}); name the one to run 'main'"
