@@ -1,0 +1,216 @@
+"""Every expected number is worked out by hand in the comment above it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from problem_builder import build, uniform
+
+from partitioner.errors import ProblemError
+from partitioner.evaluation import evaluate
+from partitioner.problem import LatencyModel, TransferCost
+
+# Three ops in a chain on two devices: 2, 3, 5 s on dev0 and twice that on dev1. The input is of
+# 1 unit, the tensors between of 4 and 6, the output of 2.
+TIMES = np.array([[2.0, 4.0], [3.0, 6.0], [5.0, 10.0]])
+CHAIN = [
+    (-1, (0,), 1.0, False),
+    (0, (1,), 4.0, False),
+    (1, (2,), 6.0, False),
+    (2, (), 2.0, True),
+]
+# Send 0.1 s + 0.01 s a unit, receive 0.2 s + 0.02 s a unit, whoever is at the ends.
+SEND, RECV = uniform(2, 0.1, 0.01), uniform(2, 0.2, 0.02)
+
+
+def one_way(m: int, entries: dict[tuple[int, int], float]) -> TransferCost:
+    """Seconds a unit between the given ends only."""
+    per_unit = np.zeros((m + 1, m + 1))
+    for ends, value in entries.items():
+        per_unit[ends] = value
+    return TransferCost(np.zeros((m + 1, m + 1)), per_unit)
+
+
+def test_chain_with_copies() -> None:
+    problem = build(TIMES, CHAIN, send=SEND, recv=RECV, host_s=np.array([0.5, 0.25]))
+    found = evaluate(problem, (0, 1, 1), ((1,), (0,)))
+    assert found.feasible
+    # Stage 0: op0 on dev1 4; receives the input 0.2 + 1 * 0.02 = 0.22; sends 4 units
+    # 0.1 + 0.04 = 0.14; host 0.25: 4.61. Stage 1: ops 3 + 5 = 8; receives 4 units
+    # 0.2 + 0.08 = 0.28; sends the output 0.1 + 0.02 = 0.12; host 0.5: 8.9.
+    assert found.compute_s == ((4.0,), (8.0,))
+    assert found.recv_s[0][0] == pytest.approx(0.22)
+    assert found.send_s[0][0] == pytest.approx(0.14)
+    assert found.busy_s[0][0] == pytest.approx(4.61)
+    assert found.busy_s[1][0] == pytest.approx(8.9)
+    assert found.period_s == pytest.approx(8.9)
+    assert found.bottleneck == "stage 1"
+    # The caller sends the input 0.1 + 0.01 = 0.11 and receives the output 0.2 + 0.04 = 0.24.
+    assert dict(found.link_s) == {"caller": pytest.approx(0.35)}
+    # One after the other, without a link: 4.61 + 8.9.
+    assert found.latency_s == pytest.approx(13.51)
+
+
+def test_uncut_model_pays_the_caller_alone() -> None:
+    found = evaluate(build(TIMES, CHAIN, send=SEND, recv=RECV), (0, 0, 0), ((0,),))
+    # 2 + 3 + 5 = 10; the input in 0.22; the output out 0.12.
+    assert found.period_s == found.latency_s == pytest.approx(10.34)
+
+
+# op0's tensor of 4 units is read by op1 and op2, each in a stage of its own.
+SKIP = [(0, (1, 2), 4.0, False), (1, (2,), 6.0, False), (2, (), 2.0, False)]
+THREE = np.array([[2.0] * 3, [3.0] * 3, [5.0] * 3])
+
+
+@pytest.mark.parametrize(("once", "sent"), [(False, 0.28), (True, 0.14)])
+def test_a_skip_goes_straight_to_its_stage(once: bool, sent: float) -> None:
+    problem = build(
+        THREE, SKIP, send=uniform(3, 0.1, 0.01), recv=uniform(3, 0.2, 0.02), send_once=once
+    )
+    found = evaluate(problem, (0, 1, 2), ((0,), (1,), (2,)))
+    # Stage 0 sends 0.1 + 0.04 = 0.14 to each of two stages, or once to a memory both read.
+    assert found.send_s[0][0] == pytest.approx(sent)
+    # Stage 1 receives the 4 units (0.28) and sends its 6 (0.16): nothing passes through it.
+    assert found.recv_s[1][0] == pytest.approx(0.28)
+    assert found.send_s[1][0] == pytest.approx(0.16)
+    # Stage 2 receives both: 0.28 + 0.2 + 0.12 = 0.6.
+    assert found.recv_s[2][0] == pytest.approx(0.6)
+
+
+def test_a_tensor_is_received_once_by_a_stage_with_two_readers() -> None:
+    problem = build(THREE, SKIP, recv=uniform(3, 0.2, 0.02))
+    found = evaluate(problem, (0, 1, 1), ((0,), (1,)))
+    assert found.recv_s[1][0] == pytest.approx(0.28)
+
+
+def test_send_once_pays_the_dearest_reader() -> None:
+    # To dev1 4 * 0.1 = 0.4 s, to dev2 4 * 0.3 = 1.2 s.
+    send = one_way(3, {(0, 1): 0.1, (0, 2): 0.3})
+    placements = ((0,), (1,), (2,))
+    each = evaluate(build(THREE, SKIP, send=send), (0, 1, 2), placements)
+    once = evaluate(build(THREE, SKIP, send=send, send_once=True), (0, 1, 2), placements)
+    assert each.send_s[0][0] == pytest.approx(1.6)
+    assert once.send_s[0][0] == pytest.approx(1.2)
+
+
+def test_replicas_of_unequal_speed() -> None:
+    found = evaluate(build(TIMES, CHAIN), (0, 0, 0), ((0, 1),))
+    # 10 s on dev0 and 20 s on dev1: 1 / (1/10 + 1/20) = 20/3 a period; latency of the slower.
+    assert found.busy_s == ((10.0, 20.0),)
+    assert found.period_s == pytest.approx(20 / 3)
+    assert found.latency_s == 20.0
+
+
+def test_replicas_exchange_with_the_average_peer() -> None:
+    # op0 on dev2 sends 4 units to one of dev0 (0.1 s a unit) and dev1 (0.3 s a unit) in turn.
+    send = one_way(3, {(2, 0): 0.1, (2, 1): 0.3})
+    found = evaluate(build(THREE, SKIP, send=send), (0, 1, 1), ((2,), (0, 1)))
+    # (0.4 + 1.2) / 2
+    assert found.send_s[0][0] == pytest.approx(0.8)
+
+
+def test_memory() -> None:
+    problem = build(
+        THREE,
+        SKIP,
+        constant_bytes=np.array([100.0, 10.0, 1.0]),
+        constant_ops=((0, 1), (1, 2), (2,)),
+        live_bytes=np.array([7.0, 5.0, 9.0]),
+        queue_slots=2,
+        pool_of=np.array([0, 0, 1]),
+        pool_bytes=np.array([250.0, 30.0]),
+    )
+    found = evaluate(problem, (0, 1, 1), ((0,), (2,)))
+    # Stage 0: constant 100, live 7, nothing enters: 107. Stage 1: constants 100 (again, in its
+    # own process) + 10 (once for two readers) + 1, live max(5, 9), 2 slots * 4 units: 128.
+    assert found.stage_bytes == (107.0, 128.0)
+    assert found.pool_bytes == (107.0, 128.0)
+    assert found.violations == ("memory pool 1 needs 128 bytes; its budget is 30",)
+    # Both in pool 0: 235 of 250. Replicas hold everything twice: 107 + 2 * 128 does not fit.
+    assert evaluate(problem, (0, 1, 1), ((0,), (1,))).pool_bytes == (235.0, 0.0)
+
+
+# op0 feeds op1 and op2, which both feed op3.
+DIAMOND = [
+    (0, (1, 2), 4.0, False),
+    (1, (3,), 6.0, False),
+    (2, (3,), 8.0, False),
+    (3, (), 2.0, True),
+]
+FOUR = np.array([[1.0] * 4, [2.0] * 4, [5.0] * 4, [1.0] * 4])
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        # Everything in a row: 1 + 2 + 5 + 1, links 0.4 + 0.4 + 0.6 + 0.8 and the output 0.2.
+        (LatencyModel.SERIAL, 11.4),
+        # The longer branch alone: 1 + 0.4 + 5 + 0.8 + 1 + 0.2.
+        (LatencyModel.ATOMIC, 8.4),
+    ],
+)
+def test_latency_of_a_diamond(model: LatencyModel, expected: float) -> None:
+    problem = build(FOUR, DIAMOND, link=uniform(4, 0.0, 0.1), latency_model=model)
+    found = evaluate(problem, (0, 1, 2, 3), ((0,), (1,), (2,), (3,)))
+    assert found.latency_s == pytest.approx(expected)
+
+
+def test_links_and_buses_carry_load_of_their_own() -> None:
+    link = uniform(4, 0.0, 1.0)
+    alone = build(FOUR, DIAMOND, link=link)
+    found = evaluate(alone, (0, 1, 2, 3), ((0,), (1,), (2,), (3,)))
+    # Links by themselves: 4, 4, 6, 8 s and the output 2 s; the 8 s one sets the period.
+    assert dict(found.link_s)["link dev0 > dev1"] == 4.0
+    assert (found.period_s, found.bottleneck) == (8.0, "link dev2 > dev3")
+    bus = np.full((5, 5), -1)
+    bus[:4, :4] = 0
+    shared = build(FOUR, DIAMOND, link=link, bus_of=bus)
+    found = evaluate(shared, (0, 1, 2, 3), ((0,), (1,), (2,), (3,)))
+    # One bus for all but the output: 4 + 4 + 6 + 8.
+    assert dict(found.link_s) == {"bus 0": 22.0, "link dev3 > caller": 2.0}
+    assert (found.period_s, found.bottleneck) == (22.0, "bus 0")
+
+
+def test_the_caller_can_be_the_bottleneck() -> None:
+    # The caller spends 20 s a unit on the input of 1 unit.
+    problem = build(TIMES, CHAIN, send=one_way(2, {(2, 0): 20.0}))
+    found = evaluate(problem, (0, 0, 0), ((0,),))
+    assert (found.period_s, found.bottleneck) == (20.0, "caller")
+
+
+@pytest.mark.parametrize(
+    ("stage_of", "placements", "says"),
+    [
+        ((1, 0, 1), ((0,), (1,)), "'op0' in stage 1 feeds 'op1' in the earlier stage 0"),
+        ((0, 0, 1), ((0,), (0,)), "resource 0 is used 2 times; there are 1"),
+        ((0, 0, 1), ((1,), (0,)), "'op1' of stage 0 cannot run on 'dev1'"),
+        ((0, 1, 1), ((0,), (1,)), "ops op0, op1 must share a stage"),
+        ((0, 1, 2), ((0,), (1,), (0,)), "3 stages; at most 2 are allowed"),
+    ],
+)
+def test_violations_are_named(
+    stage_of: tuple[int, ...], placements: tuple[tuple[int, ...], ...], says: str
+) -> None:
+    allowed = np.ones((3, 2), dtype=bool)
+    allowed[1, 1] = False
+    problem = build(TIMES, CHAIN, allowed=allowed, colocate=((0, 1),))
+    found = evaluate(problem, stage_of, placements)
+    assert not found.feasible
+    assert any(says in violation for violation in found.violations)
+
+
+@pytest.mark.parametrize(
+    ("stage_of", "placements", "says"),
+    [
+        ((0, 0), ((0,),), "2 ops are assigned; the problem has 3"),
+        ((0, 0, 1), ((0,),), "'op2' is in stage 1"),
+        ((0, 0, 0), ((0,), (1,)), "stage 1 has no ops"),
+        ((0, 0, 0), ((),), "stage 0 has no placement"),
+        ((0, 0, 0), ((5,),), "placed on option 5"),
+    ],
+)
+def test_what_is_no_assignment_is_refused(
+    stage_of: tuple[int, ...], placements: tuple[tuple[int, ...], ...], says: str
+) -> None:
+    with pytest.raises(ProblemError, match=says):
+        evaluate(build(TIMES, CHAIN), stage_of, placements)
