@@ -20,6 +20,7 @@ from partitioner.solvers.baselines import (
     single,
 )
 from partitioner.solvers.brute import exhaustive
+from partitioner.solvers.dp import applies
 from partitioner.solvers.limits import Limits, Progress
 from partitioner.solvers.neighbours import neighbours
 from partitioner.solvers.session import Session
@@ -41,6 +42,11 @@ __all__ = [
 
 def _dp(problem: Problem, limits: Limits) -> Solution:
     """Dynamic programming over ideals alone."""
+    if not applies(problem):
+        raise ProblemError(
+            "dynamic programming cannot minimize the latency of the model 'atomic', where stages "
+            "overlap; use method 'cpsat' or 'auto'"
+        )
     session = Session(problem, limits, "dp")
     if session.open:
         session.run_dp()
@@ -58,7 +64,7 @@ def _cpsat(problem: Problem, limits: Limits) -> Solution:
 def _auto(problem: Problem, limits: Limits) -> Solution:
     """Dynamic programming where it fits, CP-SAT for whatever is left to prove."""
     session = Session(problem, limits, "auto")
-    if session.open and session.dp_applies:
+    if session.open and applies(problem):
         session.try_dp()
     if session.open:
         session.run_cpsat()

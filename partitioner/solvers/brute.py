@@ -40,6 +40,8 @@ def exhaustive(problem: Problem, limits: Limits) -> Solution:
     for stage_of in _cuts(problem):
         stages = max(stage_of) + 1
         for chosen in product(range(problem.n_options), repeat=stages):
+            if (problem.uses[list(chosen)].sum(axis=0) > problem.capacity).any():
+                continue
             placements = tuple((option,) for option in chosen)
             evaluation = evaluate(problem, stage_of, placements)
             if evaluation.value(problem.objective) < value:

@@ -32,7 +32,7 @@ from partitioner.solvers.reduce import (
 )
 from partitioner.solvers.spans import SpanCosts
 
-__all__ = ["Table", "TooLargeError", "exact_table", "run_table"]
+__all__ = ["Table", "TooLargeError", "applies", "exact_table", "run_table"]
 
 Key = tuple[tuple[int, ...], int]
 _ROWS = 64
@@ -67,6 +67,12 @@ class _State:
     choice: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
+def applies(problem: Problem) -> bool:
+    """Whether the objective adds up stage by stage: the atomic latency, with its overlap, not."""
+    period = problem.objective is Objective.PERIOD
+    return period or problem.latency_model is LatencyModel.SERIAL
+
+
 def exact_table(
     problem: Problem, units: Units, limits: Limits, clock: Clock, cutoff: float
 ) -> Table:
@@ -79,11 +85,6 @@ def exact_table(
     """
     prices = load_prices(problem, units)
     period = problem.objective is Objective.PERIOD
-    if not period and problem.latency_model is LatencyModel.ATOMIC:
-        raise ProblemError(
-            "dynamic programming cannot minimize the latency of the model 'atomic', where stages "
-            "overlap; use method 'cpsat' or 'auto'"
-        )
     slots = most_stages(problem)
     most, reach, work = np.inf, -np.inf, np.zeros(len(units))
     if period and np.isfinite(cutoff):

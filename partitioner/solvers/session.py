@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from partitioner.errors import InfeasibleError
-from partitioner.problem import LatencyModel, Objective, Problem, Solution, SolveStats, Status
+from partitioner.problem import Problem, Solution, SolveStats, Status
 from partitioner.solvers.bounds import lower_bound
 from partitioner.solvers.diagnosis import certain_causes, explain_infeasible
 from partitioner.solvers.dp import TooLargeError, exact_table
@@ -71,12 +71,6 @@ class Session:
         done = self.proven or self._infeasible or self._interrupted
         return not done and self._clock.left_s > 0
 
-    @property
-    def dp_applies(self) -> bool:
-        """Whether dynamic programming can treat the problem's objective."""
-        period = self._problem.objective is Objective.PERIOD
-        return period or self._problem.latency_model is LatencyModel.SERIAL
-
     def try_dp(self) -> None:
         """Dynamic programming, left for another method when it is too large."""
         try:
@@ -91,8 +85,6 @@ class Session:
         ------
         TooLargeError
             If there are too many.
-        ProblemError
-            If the objective is the latency of the atomic model.
         """
         for _ in range(_ROUNDS):
             before = self.objective
