@@ -193,15 +193,16 @@ def build(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
     tvm.relax.VMExecutable
         To be run by `tvm.relax.VirtualMachine`.
     """
-    return tvm.relax.build(mod, target, relax_pipeline=_VM_PASSES)
+    return tvm.relax.build(mod, target, relax_pipeline=_vm_passes(plan=not _branches(mod)))
 
 
-_VM_PASSES = tvm.transform.Sequential(
-    [
+def _vm_passes(*, plan: bool) -> Any:
+    """From calls of kernels to the VM's instructions, storage planned ahead or not."""
+    passes = [
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
-        relax.transform.StaticPlanBlockMemory(),
+        *([relax.transform.StaticPlanBlockMemory()] if plan else []),
         relax.transform.LowerAllocTensor(),
         relax.transform.KillAfterLastUse(),
         relax.transform.LowerRuntimeBuiltin(),
@@ -209,4 +210,18 @@ _VM_PASSES = tvm.transform.Sequential(
         relax.transform.VMShapeLower(),
         relax.transform.AttachGlobalSymbol(),
     ]
-)
+    return tvm.transform.Sequential(passes)
+
+
+def _branches(mod: tvm.IRModule) -> bool:
+    """Whether any function branches: TVM 0.27's plan of storage then crashes some modules."""
+    found = False
+
+    def visit(expr: Any) -> None:
+        nonlocal found
+        found = found or isinstance(expr, relax.If)
+
+    for _, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func.body, visit)
+    return found
