@@ -70,13 +70,12 @@ def _per_op(
     names = [name for name, _ in events]
     per_op = []
     position = 0
-    for _, symbols in kernels:
-        end = position + len(symbols)
-        if names[position:end] != list(symbols):
-            # Only control flow runs its kernels otherwise than in order, each once.
-            end = position
-            while end < len(names) and names[end] in symbols:
-                end += 1
+    for op, symbols in kernels:
+        # Control flow and opaque calls stay one function, named as the op.
+        wanted = [op] if names[position : position + 1] == [op] else list(symbols)
+        end = position + len(wanted)
+        if names[position:end] != wanted:
+            raise RuntimeError(f"op {op!r} should run {wanted}; it ran {names[position:end]}")
         per_op.append(sum(seconds for _, seconds in events[position:end]))
         position = end
     if position != len(names):

@@ -83,7 +83,15 @@ class BuildCache:
         kernels = lowering.kernels_of(lowered)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._thin_out()
-        _export(lowering.build(lowered, target), library)
+        try:
+            executable = lowering.build(lowered, target)
+        except tvm.error.InternalError as error:
+            raise BuildError(
+                f"TVM cannot compile the stage {kernels[0][0]}..{kernels[-1][0]} for "
+                f"{device.name!r}: {' '.join(str(error).split())}; export the model without that "
+                "operator"
+            ) from error
+        _export(executable, library)
         write_json(record, kernels)
         return Built(library, kernels)
 

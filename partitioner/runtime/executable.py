@@ -76,18 +76,20 @@ class Executable:
         Returns
         -------
         tuple of (str, float)
-            Kernel symbol and seconds, in the order they ran. The VM's own built-ins are left out.
+            Symbol and seconds of what `main` calls, in the order it ran: kernels, and functions
+            with all that they call. The VM's own built-ins are left out.
         """
         events: list[tuple[str, float]] = []
-        began = 0.0
+        began: list[float] = []
         clock = time.perf_counter
 
         def observe(_: Any, symbol: str, before: bool, *__: Any) -> None:
-            nonlocal began
             if before:
-                began = clock()
-            else:
-                events.append((str(symbol), clock() - began))
+                began.append(clock())
+                return
+            seconds = clock() - began.pop()
+            if not began:
+                events.append((str(symbol), seconds))
 
         self._vm.set_instrument(observe)
         try:
