@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from partitioner.frontend import Grouped, group, load
 from partitioner.machine import Machine
 from partitioner.partition import Partition
 from partitioner.plan import Plan
-from partitioner.planning import choose, make_plan, rescore
+from partitioner.plan_check import verify_plan
+from partitioner.planning import choose, make_plan, require_strategy, rescore
 from partitioner.problem import Objective
 from partitioner.profiling.collect import collect
 from partitioner.profiling.table import ProfileTable
@@ -92,10 +94,26 @@ def auto_partition(
         One child a phase; the message says where, what was found, what was needed, what next.
     """
     machine = Machine.of(devices)
+    origin = origin_of(machine)
     wanted = _objective(objective)
+    require_strategy(strategy)
+    given = Plan.load(plan) if isinstance(plan, str | Path) else plan
     builds = builds or BuildCache()
     grouped = import_model(model, input_shapes=input_shapes)
     graph = grouped.graph
+    price = partial(
+        build_problem,
+        graph,
+        machine=machine,
+        objective=wanted,
+        max_stages=max_stages,
+        memory_budgets=memory_budgets,
+        pins=pins,
+    )
+    # What is wrong with the request is said before minutes are spent on measuring.
+    price(estimate_profile(graph, options_of(machine), origin))
+    if given is not None:
+        verify_plan(given, graph, machine)
     table = profile_model(
         grouped,
         machine,
@@ -105,22 +123,13 @@ def auto_partition(
         builds=builds,
         progress=progress,
     )
-    problem = build_problem(
-        graph,
-        table,
-        machine,
-        objective=wanted,
-        max_stages=max_stages,
-        memory_budgets=memory_budgets,
-        pins=pins,
-    )
+    problem = price(table)
     choice = choose(problem, strategy=strategy, time_limit_s=time_limit_s)
-    if plan is None:
-        plan = make_plan(graph, machine, table, problem, choice)
+    if given is None:
+        chosen = make_plan(graph, machine, table, problem, choice)
     else:
-        given = plan if isinstance(plan, Plan) else Plan.load(plan)
-        plan = rescore(given, graph, machine, table, problem, choice)
-    return Partition(grouped.module, graph, machine, table, problem, choice, plan, builds)
+        chosen = rescore(given, graph, machine, table, problem, choice)
+    return Partition(grouped.module, graph, machine, table, problem, choice, chosen, builds)
 
 
 def import_model(model: Any, *, input_shapes: Mapping[str, Sequence[int]] | None = None) -> Grouped:

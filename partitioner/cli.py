@@ -10,11 +10,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from partitioner.errors import InputError, PartitionerError
+from partitioner.files import require_writable, write_json
 from partitioner.machine import Machine, host_info
 
 __all__ = ["main", "show_progress"]
 
 Progress = Callable[[str, float], None]
+
+# Options that name a file to write: looked at first, so that no work is lost to a wrong one.
+_WRITES = ("json", "output", "save", "trace")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,11 +36,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = _parser().parse_args(argv)
     try:
+        for option in _WRITES:
+            if path := getattr(arguments, option, None):
+                require_writable(path)
         printed, data = arguments.command(arguments)
         print(printed, flush=True)  # a reader that has gone is noticed here, not at exit
         if arguments.json:
-            from partitioner.files import write_json
-
             write_json(arguments.json, data)
     except PartitionerError as error:
         if arguments.debug:

@@ -12,7 +12,7 @@ from typing import Any
 
 from partitioner.errors import InputError
 
-__all__ = ["replacing", "write_json", "write_text"]
+__all__ = ["replacing", "require_writable", "write_json", "write_text"]
 
 
 @contextmanager
@@ -42,6 +42,24 @@ def replacing(path: str | Path) -> Iterator[Path]:
             raise InputError(f"{final}: cannot write here: {error.strerror}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def require_writable(path: str | Path) -> None:
+    """Check that `path` can be written before work is spent on what goes there.
+
+    Raises
+    ------
+    InputError
+        As `replacing` does.
+    """
+    final = Path(path)
+    try:
+        if final.is_dir():
+            raise IsADirectoryError(None, "it is a folder")
+        with tempfile.TemporaryFile(dir=final.parent):
+            pass
+    except OSError as error:
+        raise InputError(f"{final}: cannot write here: {error.strerror}") from error
 
 
 def write_text(path: str | Path, text: str) -> None:

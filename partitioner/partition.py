@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from partitioner.errors import PlanError
+from partitioner.errors import InputError, PlanError
 from partitioner.graph import OpGraph
 from partitioner.machine import Machine, host_info
 from partitioner.plan import Plan, Stage
@@ -37,6 +37,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _SAMPLES = 16
 _OURS = "this plan"
+# Of an output's spread: what other instructions' rounding may change.
+_ROUNDING = 1e-3
 
 
 def _silent(what: str, part: float) -> None:
@@ -143,7 +145,7 @@ class Partition:
         self.machine.require_present()
         return Pipeline(self.spec(), workers, slots=slots, trace=trace)
 
-    def reference(self) -> Pipeline:
+    def reference(self, *, workers: Literal["process", "thread"] = "process") -> Pipeline:
         """The plan's own kernels in one VM, uncut: what its outputs must equal bitwise.
 
         Raises
@@ -151,14 +153,12 @@ class Partition:
         PlanError
             If stages are compiled for different targets, which one VM cannot hold.
         """
-        placements = [p for stage in self.plan.stages for p in stage.placements]
-        devices = [device_for(self.machine, placement) for placement in placements]
-        if len({device.target for device in devices}) > 1:
+        if not self._one_target():
             raise PlanError(
                 "the plan's stages are compiled for different targets, so there is no uncut module "
                 "of the same kernels; compare with a tolerance instead"
             )
-        return Pipeline(self.spec(self._uncut()))
+        return Pipeline(self.spec(self._uncut()), workers)
 
     def measure(
         self,
@@ -188,9 +188,19 @@ class Partition:
         -------
         Report
             Also kept as `report`.
+
+        Raises
+        ------
+        InputError
+            If there are no items, no rounds, or an item does not fit the model.
         """
         self.machine.require_present()
         samples = list(items) if items is not None else self.samples(_SAMPLES)
+        if not samples or rounds < 1:
+            raise InputError(
+                f"measure: found {len(samples)} items and {rounds} rounds, at least one of each "
+                "is needed"
+            )
         progress("checking outputs", 0.0)
         outputs = self.check(samples)
         plans = {_OURS: self.plan}
@@ -235,17 +245,24 @@ class Partition:
         return [random_item(self.graph, seed + number) for number in range(count)]
 
     def check(self, items: Sequence[Mapping[str, Array]]) -> Outputs:
-        """Compare the pipeline's outputs with `reference` on each item."""
+        """Compare the pipeline's outputs with the uncut model's on each item.
+
+        They must be bitwise equal, unless stages are compiled for different targets: then the
+        uncut model is compiled for the first stage's, and rounding may differ.
+        """
         with self.pipeline() as pipe:
             ours = [_tuple(result) for result in pipe.map(items)]
-        with self.reference() as uncut:
+        with Pipeline(self.spec(self._uncut())) as uncut:
             theirs = [_tuple(result) for result in uncut.map(items)]
-        worst = max(
-            _difference(a, b)
+        pairs = [
+            (a, b)
             for mine, other in zip(ours, theirs, strict=True)
             for a, b in zip(mine, other, strict=True)
-        )
-        return Outputs(len(ours), worst)
+        ]
+        worst = max(_difference(a, b) for a, b in pairs)
+        if self._one_target():
+            return Outputs(len(ours), worst)
+        return Outputs(len(ours), worst, _ROUNDING * min(_spread(b) for _, b in pairs))
 
     def time_stages(self, seconds: float = 2.0) -> float:
         """Period from each built stage timed alone on its cores in a fresh process.
@@ -265,6 +282,10 @@ class Partition:
                 times.append(alone.median_s + (placement.copy_s or 0.0))
             periods.append(_together(times))
         return max(periods)
+
+    def _one_target(self) -> bool:
+        placements = [p for stage in self.plan.stages for p in stage.placements]
+        return len({device_for(self.machine, p).target for p in placements}) == 1
 
     def _uncut(self) -> Plan:
         """All ops in one stage, on the first placement."""
@@ -337,6 +358,11 @@ def _tuple(result: Any) -> tuple[Array, ...]:
 def _difference(a: Array, b: Array) -> float:
     if a.tobytes() == b.tobytes():
         return 0.0
-    wide = np.abs(a.astype(np.float64) - b.astype(np.float64))
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        wide = np.abs(a.astype(np.float64) - b.astype(np.float64))
     # Outputs that differ in bits but not in value (signed zeros, NaN) are still not equal.
-    return max(float(np.nanmax(wide, initial=0.0)), float(np.finfo(np.float64).tiny))
+    return max(float(wide[np.isfinite(wide)].max(initial=0.0)), float(np.finfo(np.float64).tiny))
+
+
+def _spread(array: Array) -> float:
+    return float(np.ptp(array.astype(np.float64))) if array.size else 0.0

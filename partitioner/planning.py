@@ -18,7 +18,7 @@ from partitioner.problem import Bools, Evaluation, Problem, Solution, Status
 from partitioner.profiling.table import ProfileTable
 from partitioner.solvers import Progress, alternatives, neighbours, solve
 
-__all__ = ["Choice", "choose", "make_plan", "rescore"]
+__all__ = ["Choice", "choose", "make_plan", "require_strategy", "rescore"]
 
 _MOST_NEIGHBOURS = 8
 
@@ -58,9 +58,7 @@ def choose(
     PartitionerError
         If the strategy is unknown.
     """
-    if strategy not in STRATEGIES:
-        known = "; ".join(f"{name}: {meaning}" for name, meaning in STRATEGIES.items())
-        raise PartitionerError(f"unknown strategy {strategy!r}; known are {known}")
+    require_strategy(strategy)
     others = alternatives(problem)
     hint = min(
         (solution for _, solution in others if all(len(o) == 1 for o in solution.placements)),
@@ -87,6 +85,19 @@ def choose(
     chosen = min(wanted, key=lambda s: s.evaluation.value(problem.objective))
     least = min(s.evaluation.value(problem.objective) for s in candidates)
     return Choice(chosen, min(best.stats.bound, least), others)
+
+
+def require_strategy(strategy: str) -> None:
+    """Refuse a strategy that is not in `STRATEGIES`.
+
+    Raises
+    ------
+    PartitionerError
+        With the known ones.
+    """
+    if strategy not in STRATEGIES:
+        known = "; ".join(f"{name}: {meaning}" for name, meaning in STRATEGIES.items())
+        raise PartitionerError(f"unknown strategy {strategy!r}; known are {known}")
 
 
 def _pipelines(problem: Problem, time_limit_s: float, hint: Solution | None) -> list[Solution]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioner.cost import op_keys
+from partitioner.files import require_writable
 from partitioner.graph import OpGraph
 from partitioner.machine import Device, Machine
 from partitioner.profiling.links import measure_handover
@@ -63,6 +64,8 @@ def collect(
     ------
     ProfileError
         If a table to continue was made elsewhere, or measuring fails.
+    InputError
+        If `path` cannot be written.
     """
     here = origin_of(machine)
     table = ProfileTable(here)
@@ -70,7 +73,10 @@ def collect(
         table = ProfileTable.load(path)
     table.require_from(here)
     if known is not None:
+        known.require_from(here)
         table = table.merged(known)
+    if path is not None:
+        require_writable(path)
     todo = [device for device in placements if table.missing(op_keys(graph, [device]))]
     if todo:
         progress(

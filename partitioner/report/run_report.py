@@ -61,10 +61,30 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The plan's outputs against the uncut model's: how many items, the largest difference."""
+    """The plan's outputs against the uncut model's.
+
+    Attributes
+    ----------
+    checked : int
+        How many items.
+    max_abs_diff : float
+        The largest difference; 0 only if every output is bitwise equal.
+    tolerance : float
+        The largest difference that is right: 0 where both run the same kernels.
+    """
 
     checked: int
     max_abs_diff: float
+    tolerance: float = 0.0
+
+    @property
+    def verdict(self) -> str:
+        """How they compare, in words."""
+        if self.max_abs_diff == 0:
+            return "bitwise equal"
+        if self.max_abs_diff <= self.tolerance:
+            return f"equal within {self.tolerance:g}"
+        return "NOT equal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +151,9 @@ class Report:
         if self.baselines:
             lines += ["", table(_HEADERS, [_row(baseline) for baseline in self.baselines])]
         if self.outputs is not None:
-            verdict = "bitwise equal" if self.outputs.max_abs_diff == 0 else "NOT equal"
             lines.append(
-                f"outputs of {self.outputs.checked} items: {verdict} to the uncut model's, "
-                f"largest difference {self.outputs.max_abs_diff:g}"
+                f"outputs of {self.outputs.checked} items: {self.outputs.verdict} to the uncut "
+                f"model's, largest difference {self.outputs.max_abs_diff:g}"
             )
         return "\n".join(lines)
 

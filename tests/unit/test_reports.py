@@ -91,7 +91,7 @@ def test_data_has_the_documented_keys(report: Report) -> None:
         "spread": 0.031,
     }
     assert {"name", "period_s", "latency_s"} <= data["baselines"][0].keys()
-    assert data["outputs"] == {"checked": 16, "max_abs_diff": 0.0}
+    assert data["outputs"] == {"checked": 16, "max_abs_diff": 0.0, "tolerance": 0.0}
     assert HostInfo(**data["host"]) == report.host
 
 
