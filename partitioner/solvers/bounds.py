@@ -53,14 +53,14 @@ class Prices:
         return float(self.work.sum()) / self.total * _SLACK if self.total > 0 else 0.0
 
 
-def lower_bound(problem: Problem, units: Units) -> float:
+def lower_bound(problem: Problem, units: Units, prices: tuple[Prices, ...]) -> float:
     """Best of the cheap bounds on the problem's objective, seconds."""
     shortest = units.time_s.min(axis=1)
     host = float(problem.host_s.min())
     caller = caller_bound(problem, units)
     if problem.objective is Objective.PERIOD:
         alone = float((units.time_s + problem.host_s).min(axis=1).max())
-        loads = [prices.bound_s for prices in load_prices(problem, units)]
+        loads = [price.bound_s for price in prices]
         return max(alone * _SLACK, caller * _SLACK, *loads)
     if problem.latency_model is LatencyModel.SERIAL:
         return (float(shortest.sum()) + host) * _SLACK

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from partitioner.errors import ProblemError
-from partitioner.problem import Floats, Ints, LatencyModel, Objective, Problem
-from partitioner.solvers.bounds import Prices, load_prices
+from partitioner.problem import Floats, LatencyModel, Objective, Problem
+from partitioner.solvers.bounds import Prices
 from partitioner.solvers.ideals import all_ideals, membership
 from partitioner.solvers.limits import RELATIVE, Clock, Limits
 from partitioner.solvers.reduce import (
@@ -30,12 +30,12 @@ from partitioner.solvers.reduce import (
     stages_of,
     symmetry,
 )
-from partitioner.solvers.spans import SpanCosts
+from partitioner.solvers.spans import SpanCosts, Spans
 
 __all__ = ["Table", "TooLargeError", "applies", "exact_table", "run_table"]
 
 Key = tuple[tuple[int, ...], int]
-_ROWS = 64
+_QUANTA = float(1 << 40)
 
 
 class TooLargeError(ProblemError):
@@ -61,10 +61,10 @@ class Table:
 
 @dataclass(slots=True)
 class _State:
+    """Best value for each downset, and the (state, option) pairs that led here."""
+
     value: Floats
-    parent: Ints
     via: list[tuple[Key, int]] = field(default_factory=list)
-    choice: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 def applies(problem: Problem) -> bool:
@@ -74,7 +74,12 @@ def applies(problem: Problem) -> bool:
 
 
 def exact_table(
-    problem: Problem, units: Units, limits: Limits, clock: Clock, cutoff: float
+    problem: Problem,
+    units: Units,
+    limits: Limits,
+    clock: Clock,
+    cutoff: float,
+    prices: tuple[Prices, ...],
 ) -> Table:
     """Solve over all downsets that a pipeline better than `cutoff` can cut at.
 
@@ -83,36 +88,34 @@ def exact_table(
     TooLargeError
         If there are too many; CP-SAT has no such limit.
     """
-    prices = load_prices(problem, units)
-    period = problem.objective is Objective.PERIOD
     slots = most_stages(problem)
+    bounded = problem.objective is Objective.PERIOD and np.isfinite(cutoff) and len(prices) > 0
     most, reach, work = np.inf, -np.inf, np.zeros(len(units))
-    if period and np.isfinite(cutoff):
-        equal = prices[0]
-        work = equal.work
+    if bounded:
+        work = prices[0].work
         most = cutoff * (slots - 1) * (1 + RELATIVE)
         reach = 0.0 if slots > 1 else np.inf
     ideals = all_ideals(units, work, most, reach, limits.max_ideals)
-    if ideals is not None and period and np.isfinite(cutoff):
-        ideals = _within_reach(ideals, prices[0], cutoff, slots)
-    if ideals is None or len(ideals) ** 2 * len(symmetry(problem).classes) > limits.max_table:
-        count = f"more than {limits.max_ideals}" if ideals is None else str(len(ideals))
+    if ideals is None:
         raise TooLargeError(
-            f"dynamic programming: the graph has {count} downsets to cut at, which is too many for "
-            "its table; use method 'cpsat' or 'auto'"
+            f"dynamic programming: the graph has more than {limits.max_ideals} downsets to cut at, "
+            "which is too many for its table; use method 'cpsat' or 'auto'"
         )
-    return run_table(problem, units, ideals, clock, cutoff, prices)
+    if bounded:
+        ideals = _within_reach(ideals, prices[0], cutoff, slots)
+    return run_table(problem, units, ideals, limits, clock, cutoff, prices)
 
 
 def run_table(
     problem: Problem,
     units: Units,
     ideals: list[int],
+    limits: Limits,
     clock: Clock,
     cutoff: float,
     prices: tuple[Prices, ...],
 ) -> Table:
-    """Best pipeline that cuts at the given downsets only (sorted by size, with both trivial ones).
+    """Best pipeline that cuts at the given downsets only, which hold both trivial ones.
 
     Parameters
     ----------
@@ -122,21 +125,57 @@ def run_table(
     Raises
     ------
     TooLargeError
-        If time runs out.
+        If time or the limit on the table's size run out.
     """
     members = membership(ideals, len(units))
+    # Whole numbers, so that a downset never sorts behind one that holds it through rounding.
+    quanta = _QUANTA / float(prices[-1].work.sum()) if prices and prices[-1].work.any() else 0.0
+    pieces = (
+        (prices[-1].work * quanta).astype(np.int64)
+        if quanta
+        else np.zeros(len(units), dtype=np.int64)
+    )
+    work = members @ pieces
+    order = np.lexsort((members.sum(axis=1), work))
+    members, work = members[order], work[order]
     classes = symmetry(problem)
-    spans = SpanCosts(problem, units, members)
-    costs = {group[0]: spans.cost(group[0], cutoff) for group in classes.classes}
-    search = _Search(problem, classes, costs, members, cutoff, prices, most_stages(problem))
+    costs = SpanCosts(problem, units, members, work)
+    rates = {
+        group[0]: float(problem.uses[group[0]] @ prices[-1].resource + prices[-1].slot) * quanta
+        if quanta
+        else np.inf
+        for group in classes.classes
+    }
+    pairs = sum(costs.pairs(rate, cutoff) for rate in rates.values())
+    if pairs > limits.max_pairs:
+        raise TooLargeError(
+            f"dynamic programming: {len(members)} downsets make {pairs} stages to price, more than "
+            f"its {limits.max_pairs}; use method 'cpsat' or 'auto'"
+        )
+    spans = {}
+    for option, rate in rates.items():
+        found = costs.spans(option, rate, cutoff, clock)
+        if found is None:
+            raise TooLargeError("dynamic programming: time ran out before all stages had a price")
+        spans[option] = found
+    search = _Search(problem, classes, spans, members, cutoff, prices, most_stages(problem))
     best, trail = search.run(clock)
     if trail is None:
         return Table(best, None)
     stage_of_unit = np.zeros(len(units), dtype=np.int64)
     for stage in reversed(range(len(trail))):
-        stage_of_unit[members[trail[stage][1]]] = stage
+        stage_of_unit[members[trail[stage].ideal]] = stage
     placements = tuple((option,) for option in search.options(trail))
     return Table(best, (stages_of(units, stage_of_unit.tolist()), placements))
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A stage of the best pipeline: the state and downset after it, its class of options."""
+
+    key: Key
+    ideal: int
+    option: int
 
 
 class _Search:
@@ -146,7 +185,7 @@ class _Search:
         self,
         problem: Problem,
         classes: Symmetry,
-        costs: dict[int, Floats],
+        spans: dict[int, Spans],
         members: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
         cutoff: float,
         prices: tuple[Prices, ...],
@@ -154,7 +193,7 @@ class _Search:
     ) -> None:
         self._problem = problem
         self._classes = classes
-        self._costs = costs
+        self._spans = spans
         self._cutoff = cutoff
         self._slots = slots
         self._sum = problem.objective is Objective.LATENCY
@@ -162,12 +201,12 @@ class _Search:
         self._rest = [(~members) @ price.work for price in prices]
         self._prices = prices
 
-    def run(self, clock: Clock) -> tuple[float, list[tuple[Key, int]] | None]:
-        """Best value and the trail of (state, downset) after each stage."""
+    def run(self, clock: Clock) -> tuple[float, list[_Step] | None]:
+        """Best value and the stages that attain it."""
         start = np.full(self._n, np.inf)
         start[0] = 0.0
         zero: Key = ((0,) * len(self._problem.capacity), 0)
-        self._states = {zero: _State(start, np.full(self._n, -1, dtype=np.int64))}
+        self._states = {zero: _State(start)}
         level = [zero]
         best, best_key = np.inf, None
         while level:
@@ -204,40 +243,25 @@ class _Search:
     def _extend(self, key: Key, option: int, larger: Key) -> bool:
         """Add a stage on `option` to every pipeline of state `key`."""
         value = self._states[key].value
-        rows = np.flatnonzero(np.isfinite(value[:-1]))
-        open_columns = self._open(larger)
-        if not len(rows) or not open_columns.any():
+        spans = self._spans[option]
+        wanted = np.flatnonzero(self._open(larger))
+        done = np.flatnonzero(np.isfinite(value))
+        low, high = max(int(wanted[0]), int(done[0])), int(wanted[-1]) + 1
+        first = spans.first[low : high + 1]
+        part = slice(int(first[0]), int(first[-1]))
+        if part.start == part.stop:
             return False
-        cost = self._costs[option]
-        first, last = int(rows[0]), int(rows[-1]) + 1
-        column = int(np.flatnonzero(open_columns)[0])
-        best = np.full(self._n - column, np.inf)
-        parent = np.full(self._n - column, -1, dtype=np.int64)
-        for low in range(first, last, _ROWS):
-            high = min(low + _ROWS, last)
-            part = value[low:high, None]
-            block = cost[low:high, column:]
-            total = part + block if self._sum else np.maximum(part, block)
-            row = total.argmin(axis=0)
-            least = total[row, np.arange(total.shape[1])]
-            better = least < best
-            best[better] = least[better]
-            parent[better] = row[better] + low
-        best[~open_columns[column:]] = np.inf
-        if not (best < self._cutoff).any():
+        before, busy = value[spans.start[part]], spans.busy_s[part]
+        total = before + busy if self._sum else np.maximum(before, busy)
+        filled = np.flatnonzero(np.diff(first))
+        best = np.full(self._n, np.inf)
+        best[low + filled] = np.minimum.reduceat(total, first[filled] - first[0])
+        best[~self._open(larger)] = np.inf
+        best[best >= self._cutoff] = np.inf
+        if not np.isfinite(best).any():
             return False
-        state = self._states.get(larger)
-        if state is None:
-            state = _State(
-                np.full(self._n, np.inf),
-                np.full(self._n, -1, dtype=np.int64),
-                choice=np.full(self._n, -1, dtype=np.int64),
-            )
-            self._states[larger] = state
-        better = (best < state.value[column:]) & (best < self._cutoff)
-        state.value[column:][better] = best[better]
-        state.parent[column:][better] = parent[better]
-        state.choice[column:][better] = len(state.via)
+        state = self._states.setdefault(larger, _State(np.full(self._n, np.inf)))
+        np.minimum(state.value, best, out=state.value)
         state.via.append((key, option))
         return True
 
@@ -253,28 +277,38 @@ class _Search:
         useful[-1] = True
         return useful
 
-    def _trail(self, key: Key) -> list[tuple[Key, int]]:
-        trail: list[tuple[Key, int]] = []
+    def _trail(self, key: Key) -> list[_Step]:
+        """The stages of the best pipeline, found again from the last to the first."""
+        trail: list[_Step] = []
         ideal = self._n - 1
         while key[1]:
-            trail.append((key, ideal))
             state = self._states[key]
-            key, ideal = state.via[state.choice[ideal]][0], int(state.parent[ideal])
+            value = state.value[ideal]
+            for before, option in state.via:
+                spans = self._spans[option]
+                part = slice(spans.first[ideal], spans.first[ideal + 1])
+                reached = self._states[before].value[spans.start[part]]
+                busy = spans.busy_s[part]
+                total = reached + busy if self._sum else np.maximum(reached, busy)
+                match = np.flatnonzero(total == value)
+                if len(match):
+                    trail.append(_Step(key, ideal, option))
+                    key, ideal = before, int(spans.start[part][match[0]])
+                    break
         return trail[::-1]
 
-    def options(self, trail: list[tuple[Key, int]]) -> list[int]:
+    def options(self, trail: list[_Step]) -> list[int]:
         """A real option for each stage: states hold use only up to exchanging equal options."""
         used = np.zeros_like(self._problem.capacity)
         chosen = []
-        for key, ideal in trail:
-            state = self._states[key]
-            first = state.via[state.choice[ideal]][1]
-            group = next(group for group in self._classes.classes if group[0] == first)
+        for step in trail:
+            group = next(group for group in self._classes.classes if group[0] == step.option)
             option = next(
                 option
                 for option in group
                 if np.all(used + self._problem.uses[option] <= self._problem.capacity)
-                and self._classes.canonical((used + self._problem.uses[option]).tolist()) == key[0]
+                and self._classes.canonical((used + self._problem.uses[option]).tolist())
+                == step.key[0]
             )
             used = used + self._problem.uses[option]
             chosen.append(option)

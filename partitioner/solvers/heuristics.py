@@ -8,6 +8,7 @@ import numpy as np
 
 from partitioner.evaluation import evaluate
 from partitioner.problem import LatencyModel, Objective, Problem, Solution, SolveStats, Status
+from partitioner.solvers.bounds import Prices
 from partitioner.solvers.dp import TooLargeError, run_table
 from partitioner.solvers.ideals import prefix_ideals
 from partitioner.solvers.limits import Clock, Limits
@@ -43,7 +44,9 @@ def best_of(problem: Problem, first: Solution | None, second: Solution | None) -
     return second if b < a else first
 
 
-def incumbent(problem: Problem, units: Units, limits: Limits) -> Solution | None:
+def incumbent(
+    problem: Problem, units: Units, limits: Limits, prices: tuple[Prices, ...]
+) -> Solution | None:
     """The best quick assignment: the hint, singles, and the best cuts along fixed orders.
 
     It takes no notice of the time limit, for it is what a limit of zero returns; the table over
@@ -63,7 +66,7 @@ def incumbent(problem: Problem, units: Units, limits: Limits) -> Solution | None
         cutoff = float("inf") if best is None else best.evaluation.value(problem.objective)
         ideals = prefix_ideals(units, count, limits.seed)
         try:
-            table = run_table(problem, units, ideals, Clock(_LEAST_S), cutoff, ())
+            table = run_table(problem, units, ideals, limits, Clock(_LEAST_S), cutoff, prices)
         except TooLargeError:
             break
         if table.assignment is not None:

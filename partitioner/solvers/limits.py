@@ -40,8 +40,8 @@ class Limits:
         Seed of everything random.
     max_ideals : int
         Downsets that dynamic programming may enumerate before it gives way.
-    max_table : int
-        Entries of its largest table before it gives way.
+    max_pairs : int
+        Pairs of downsets that it may price, about ten million a second, before it gives way.
     """
 
     time_limit_s: float = 10.0
@@ -50,7 +50,7 @@ class Limits:
     workers: int = field(default_factory=_default_workers)
     seed: int = 0
     max_ideals: int = 60_000
-    max_table: int = 60_000_000
+    max_pairs: int = 30_000_000
 
 
 class Clock:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from partitioner.errors import InfeasibleError
 from partitioner.problem import Problem, Solution, SolveStats, Status
-from partitioner.solvers.bounds import lower_bound
+from partitioner.solvers.bounds import load_prices, lower_bound
 from partitioner.solvers.diagnosis import certain_causes, explain_infeasible
 from partitioner.solvers.dp import TooLargeError, exact_table
 from partitioner.solvers.heuristics import best_of, incumbent, scored
@@ -45,10 +45,11 @@ class Session:
         self._units = reduce_ops(problem)
         if certain_causes(problem, self._units):
             raise InfeasibleError(explain_infeasible(problem, self._units))
-        self._bound = lower_bound(problem, self._units)
+        self._prices = load_prices(problem, self._units)
+        self._bound = lower_bound(problem, self._units, self._prices)
         self._infeasible = False
         self._interrupted = False
-        self._best = incumbent(problem, self._units, limits)
+        self._best = incumbent(problem, self._units, limits, self._prices)
         self._tell()
 
     @property
@@ -91,7 +92,14 @@ class Session:
             # Values that would not be an improvement by the tolerance need no search.
             cutoff = before * (1 - RELATIVE / 2)
             try:
-                table = exact_table(self._problem, self._units, self._limits, self._clock, cutoff)
+                table = exact_table(
+                    self._problem,
+                    self._units,
+                    self._limits,
+                    self._clock,
+                    cutoff,
+                    self._prices,
+                )
             except KeyboardInterrupt:
                 self._stop()
                 return
