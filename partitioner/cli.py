@@ -185,7 +185,7 @@ def _machine(arguments: argparse.Namespace) -> Machine:
 
 def _shapes(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]] | None:
     def extents(text: str) -> tuple[int, ...]:
-        return tuple(int(part) for part in text.split(",") if part)
+        return tuple(int(part) for part in text.split(","))
 
     return dict(_pair(text, "--input-shape", extents) for text in arguments.input_shape) or None
 
