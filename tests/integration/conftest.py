@@ -94,9 +94,15 @@ def grouped(network: onnx.ModelProto) -> Grouped:
 
 
 @pytest.fixture(scope="session")
-def builds(tmp_path_factory: pytest.TempPathFactory) -> BuildCache:
-    """Compiled stages that all tests share, apart from the user's."""
-    return BuildCache(tmp_path_factory.mktemp("builds"))
+def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What commands are given as XDG_CACHE_HOME, so that nothing leaks from or to the user's."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def builds(cache_home: Path) -> BuildCache:
+    """Compiled stages that all tests share; commands find the same ones."""
+    return BuildCache(cache_home / "partitioner" / "builds")
 
 
 @pytest.fixture(scope="session")
@@ -135,3 +141,11 @@ def expected(network: onnx.ModelProto, items: list[dict[str, Array]]) -> list[tu
         assert all(np.isfinite(array).all() for array in column)
         assert all(np.abs(array - column[0]).max() > 0.05 for array in column[1:])
     return results
+
+
+@pytest.fixture(scope="session")
+def profile_file(measured: Partition, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small network's times; copy it before anything writes to it."""
+    path = tmp_path_factory.mktemp("profile") / "profile.json"
+    measured.profile.save(path)
+    return path
