@@ -148,6 +148,11 @@ class Partition:
     def reference(self, *, workers: Literal["process", "thread"] = "process") -> Pipeline:
         """The plan's own kernels in one VM, uncut: what its outputs must equal bitwise.
 
+        Parameters
+        ----------
+        workers : {"process", "thread"}
+            Where the VM runs.
+
         Raises
         ------
         PlanError
