@@ -18,7 +18,9 @@ __all__ = ["best_of", "incumbent", "scored"]
 
 # Prefixes of one order are about as many as units; more orders find better cuts of wide graphs.
 _PREFIXES = 900
-_LEAST_S = 2.0
+_LEAST_S = 5.0
+# Multiples of the proven bound tried as a cut-off, for a low one leaves few stages to price.
+_CUTOFFS = (1.1, 1.4, 2.0, 4.0, float("inf"))
 
 
 def scored(
@@ -45,7 +47,7 @@ def best_of(problem: Problem, first: Solution | None, second: Solution | None) -
 
 
 def incumbent(
-    problem: Problem, units: Units, limits: Limits, prices: tuple[Prices, ...]
+    problem: Problem, units: Units, limits: Limits, prices: tuple[Prices, ...], bound: float
 ) -> Solution | None:
     """The best quick assignment: the hint, singles, and the best cuts along fixed orders.
 
@@ -62,15 +64,20 @@ def incumbent(
     if problem.objective is Objective.LATENCY and atomic:
         return best
     orders = max(1, min(6, _PREFIXES // max(1, len(units))))
+    clock = Clock(_LEAST_S)
     for count in sorted({1, orders}):
-        cutoff = float("inf") if best is None else best.evaluation.value(problem.objective)
         ideals = prefix_ideals(units, count, limits.seed)
-        try:
-            table = run_table(problem, units, ideals, limits, Clock(_LEAST_S), cutoff, prices)
-        except TooLargeError:
-            break
-        if table.assignment is not None:
-            best = best_of(problem, best, scored(problem, *table.assignment, "orders"))
+        for factor in _CUTOFFS:
+            known = float("inf") if best is None else best.evaluation.value(problem.objective)
+            cutoff = min(known, factor * bound) if bound > 0 else known
+            try:
+                table = run_table(problem, units, ideals, limits, clock, cutoff, prices)
+            except TooLargeError:
+                return best
+            if table.assignment is not None:
+                best = best_of(problem, best, scored(problem, *table.assignment, "orders"))
+            if table.assignment is not None or cutoff == known:
+                break
     return best
 
 

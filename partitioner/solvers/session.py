@@ -49,7 +49,7 @@ class Session:
         self._bound = lower_bound(problem, self._units, self._prices)
         self._infeasible = False
         self._interrupted = False
-        self._best = incumbent(problem, self._units, limits, self._prices)
+        self._best = incumbent(problem, self._units, limits, self._prices, self._bound)
         self._tell()
 
     @property
