@@ -283,7 +283,7 @@ class Partition:
             times = []
             for placement, compiled in zip(stage.placements, built, strict=True):
                 device = device_for(self.machine, placement)
-                alone = measure_whole(compiled, inputs, device, seconds=seconds, processes=1)
+                alone = measure_whole(compiled, inputs, device, seconds=seconds)
                 times.append(alone.median_s + (placement.copy_s or 0.0))
             periods.append(_together(times))
         return max(periods)

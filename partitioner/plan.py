@@ -92,7 +92,7 @@ class Predicted:
     period_s, latency_s : float
         Steady-state seconds between completions; seconds of one item through an empty pipeline.
     bound_s : float
-        Proven lower bound of the objective over all plans that were open to the solver.
+        Proven lower bound of the objective over all plans of the strategy asked for.
     status, method : str
         ``"OPTIMAL"`` or ``"FEASIBLE"``, and which solver.
     bottleneck : str

@@ -49,7 +49,7 @@ def plan_table(plan: Plan) -> str:
         f"({predicted.latency_model}, {predicted.transfer_model} transfers), "
         f"bottleneck {predicted.bottleneck}",
         f"{predicted.status} by {predicted.method}: {plan.objective} at least "
-        f"{format_seconds(predicted.bound_s)} for any plan considered, gap {gap:.2%}",
+        f"{format_seconds(predicted.bound_s)} for any such plan, gap {gap:.2%}",
     ]
     if plan.alternatives:
         best = predicted.value(plan.objective)

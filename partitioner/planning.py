@@ -32,7 +32,7 @@ class Choice:
     solution : Solution
         What the strategy asks for, at its best.
     bound_s : float
-        Proven lower bound of the objective over all pipelines and the alternatives.
+        Proven lower bound of the objective over all plans that the strategy allows.
     others : tuple of (str, Solution)
         The simple alternatives by name.
     """
@@ -73,9 +73,10 @@ def choose(
             raise
         best = others[0][1]
         best = replace(best, stats=replace(best.stats, bound=0.0))
-    candidates = [best, *(solution for _, solution in others)]
+    solved = [best]
     if strategy == "pipeline" and _kind(best) != "pipeline":
-        candidates += _pipelines(problem, time_limit_s, hint)
+        solved = _pipelines(problem, time_limit_s, hint)
+    candidates = [*solved, *(solution for _, solution in others)]
     wanted = [s for s in candidates if strategy in ("best", _kind(s))]
     if not wanted:
         raise InfeasibleError(
@@ -83,8 +84,11 @@ def choose(
             "allow strategy='best', raise max_stages or a memory budget, or name more devices"
         )
     chosen = min(wanted, key=lambda s: s.evaluation.value(problem.objective))
-    least = min(s.evaluation.value(problem.objective) for s in candidates)
-    return Choice(chosen, min(best.stats.bound, least), others)
+    # Uncut plans are few and all were scored, so only pipelines need the solver's word.
+    bounds = [chosen.evaluation.value(problem.objective)]
+    if strategy in ("best", "pipeline"):
+        bounds += [s.stats.bound for s in solved]
+    return Choice(chosen, min(bounds), others)
 
 
 def require_strategy(strategy: str) -> None:

@@ -13,7 +13,7 @@ from partitioner.files import require_writable
 from partitioner.graph import OpGraph
 from partitioner.machine import Device, Machine
 from partitioner.profiling.links import measure_handover
-from partitioner.profiling.measure import InPlace, measure_in_place
+from partitioner.profiling.measure import InPlace, measure_in_place, pooled
 from partitioner.profiling.table import Measurement, OpKey, ProfileTable
 from partitioner.rewrite.split import split
 from partitioner.runtime.build import BuildCache, origin_of
@@ -25,6 +25,8 @@ Progress = Callable[[str, float], None]
 
 # What compiling and starting takes beside the measuring time, for the announcement only.
 _BUILD_S = 30.0
+
+_VISITS = 3
 
 
 def collect(
@@ -88,16 +90,28 @@ def collect(
         cpus = [device for device in machine.devices if device.kind == "cpu"]
         table = replace(table, handover=measure_handover(cpus[0], cpus[-1]))
     builds = builds or BuildCache()
-    for number, device in enumerate(todo):
-        progress(f"compiling {graph.name} for {device.name}", number / len(todo))
-        whole = split(module, graph, [0] * len(graph.ops))[0]
-        built = builds.build(whole, device)
-        progress(f"measuring on {device.name}", (number + 0.5) / len(todo))
-        inputs = [graph.tensors[tensor] for tensor in sorted(graph.inputs)]
-        found = measure_in_place(built, inputs, device, seconds=seconds)
-        table = table.merged(_table(replace(table, ops={}, host_s={}), graph, device, found))
-        if path is not None:
-            table.save(path)
+    whole = split(module, graph, [0] * len(graph.ops))[0] if todo else None
+    built = []
+    for device in todo:
+        progress(f"compiling {graph.name} for {device.name}", 0.0)
+        built.append(builds.build(whole, device))
+    inputs = [graph.tensors[tensor] for tensor in sorted(graph.inputs)]
+    visits: list[list[InPlace]] = [[] for _ in todo]
+    for turn in range(_VISITS):
+        # Device by device, not one after the other: a machine's speed drifts, and what drifts
+        # between two devices looks like a difference of theirs.
+        for number, device in enumerate(todo):
+            done = (turn + number / len(todo)) / _VISITS
+            progress(f"measuring on {device.name}, visit {turn + 1} of {_VISITS}", done)
+            visits[number].append(
+                measure_in_place(
+                    built[number], inputs, device, seconds=seconds / _VISITS, seed=turn
+                )
+            )
+            found = pooled(visits[number])
+            table = table.merged(_table(replace(table, ops={}, host_s={}), graph, device, found))
+            if path is not None:
+                table.save(path)
     if path is not None:
         table.save(path)
     if todo:

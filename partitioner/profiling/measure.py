@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from partitioner.machine import Device
 from partitioner.profiling.table import Measurement
 from partitioner.runtime.build import Built
 
-__all__ = ["InPlace", "measure_in_place", "measure_whole"]
+__all__ = ["InPlace", "measure_in_place", "measure_whole", "pooled"]
 
 # A process that takes this much longer than it was given hangs.
 _PATIENCE_S = 300.0
@@ -42,18 +43,12 @@ class InPlace:
 
 
 def measure_in_place(
-    built: Built,
-    inputs: Sequence[Tensor],
-    device: Device,
-    *,
-    seconds: float,
-    processes: int = 2,
-    seed: int = 0,
+    built: Built, inputs: Sequence[Tensor], device: Device, *, seconds: float, seed: int = 0
 ) -> InPlace:
     """Time every op of a compiled module where it runs: in its module, on the device's cores.
 
-    Several fresh processes share the time, since where memory happens to lie moves a process's
-    times as a whole.
+    One fresh process. Where memory happens to lie moves a process's times as a whole, and a shared
+    machine's speed drifts: take several visits and `pooled` them.
 
     Parameters
     ----------
@@ -64,9 +59,7 @@ def measure_in_place(
     device : Device
         Its cores and threads.
     seconds : float
-        Measuring time in all; every process does a few rounds at least.
-    processes : int
-        Fresh processes.
+        Measuring time; a few rounds are done at least.
     seed : int
         Of the random inputs.
 
@@ -75,37 +68,41 @@ def measure_in_place(
     ProfileError
         If the measuring process fails; with what it said.
     """
-    totals: list[float] = []
-    per_op: list[list[float]] = [[] for _ in built.kernels]
-    for process in range(processes):
-        answer = _ask(built, inputs, device, seconds / processes, seed + process, traced=True)
-        totals += answer["total_s"]
-        for times, more in zip(per_op, answer["op_s"], strict=True):
-            times += more
-    total = Measurement.of(totals)
+    answer = _ask(built, inputs, device, seconds, seed, traced=True)
+    total = Measurement.of(answer["total_s"])
     ops = tuple(
-        (op, Measurement.of(times)) for (op, _), times in zip(built.kernels, per_op, strict=True)
+        (op, Measurement.of(times))
+        for (op, _), times in zip(built.kernels, answer["op_s"], strict=True)
     )
     beyond = total.median_s - sum(row.median_s for _, row in ops)
     return InPlace(total, ops, max(0.0, beyond) / max(1, len(ops)))
 
 
+def pooled(visits: Sequence[InPlace]) -> InPlace:
+    """Several visits to one device as one: medians of their medians."""
+    columns = zip(*(visit.ops for visit in visits), strict=True)
+    return InPlace(
+        total=_pool([visit.total for visit in visits]),
+        ops=tuple((column[0][0], _pool([row for _, row in column])) for column in columns),
+        dispatch_s=statistics.median(visit.dispatch_s for visit in visits),
+    )
+
+
+def _pool(rows: Sequence[Measurement]) -> Measurement:
+    between = Measurement.of(row.median_s for row in rows)
+    return Measurement(
+        median_s=between.median_s,
+        # A visit is quiet or not as a whole, so its own spread may hide that others differ.
+        iqr_s=max(between.iqr_s, statistics.median(row.iqr_s for row in rows)),
+        runs=sum(row.runs for row in rows),
+    )
+
+
 def measure_whole(
-    built: Built,
-    inputs: Sequence[Tensor],
-    device: Device,
-    *,
-    seconds: float,
-    processes: int = 2,
-    seed: int = 0,
+    built: Built, inputs: Sequence[Tensor], device: Device, *, seconds: float, seed: int = 0
 ) -> Measurement:
     """Time a compiled stage alone on its cores, as `measure_in_place` does, without tracing."""
-    totals: list[float] = []
-    for process in range(processes):
-        totals += _ask(built, inputs, device, seconds / processes, seed + process, traced=False)[
-            "total_s"
-        ]
-    return Measurement.of(totals)
+    return Measurement.of(_ask(built, inputs, device, seconds, seed, traced=False)["total_s"])
 
 
 def _ask(

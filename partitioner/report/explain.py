@@ -28,7 +28,7 @@ def explain(plan: Plan) -> str:
     value = predicted.value(plan.objective)
     lines = [
         f"{plan.name} plan of {plan.model}: {plan.objective} {format_seconds(value)}, "
-        f"{predicted.status} (no plan considered is below {format_seconds(predicted.bound_s)})",
+        f"{predicted.status} (no such plan is below {format_seconds(predicted.bound_s)})",
         f"bottleneck: {predicted.bottleneck}",
         table(
             ("stage", "device", "busy", "of the period", "compute", "copies"),

@@ -108,7 +108,7 @@ def test_explanation(plan: Plan) -> None:
     text = explain(plan)
     lines = text.splitlines()
     assert lines[0] == (
-        "pipeline plan of tiny: period 2.3 ms, OPTIMAL (no plan considered is below 2.3 ms)"
+        "pipeline plan of tiny: period 2.3 ms, OPTIMAL (no such plan is below 2.3 ms)"
     )
     assert lines[1] == f"bottleneck: {plan.predicted and plan.predicted.bottleneck}"
     assert lines[4].split() == ["0", "cores:0", "2.3", "ms", "100%", "2", "ms", "300", "us"]
