@@ -3,7 +3,9 @@
 For each network: two one-core devices, a two-stage pipeline, its period by op times (op_sum), with
 copies (predicted), from stages timed alone (stage_measured) and by the clock (measured), and the
 ratio of each alternative's period to it. All of a round is measured one after the other in fresh
-processes; ratios are paired by round.
+processes; ratios are paired by round. `predicted` is frozen before the rounds; `repriced` is the
+same plan priced by op times taken anew in each round, paired with that round's measurement, which
+tells a wrong model from a machine whose speed has moved since the profile.
 
     python benchmarks/pipeline.py [--networks NAME ...] [--rounds 5] [--json FILE]
 """
@@ -14,13 +16,16 @@ import argparse
 import statistics
 import sys
 from pathlib import Path
-from typing import Any
 
-from partitioner import auto_partition, zoo
+import numpy as np
+
+from partitioner import Partition, auto_partition, build_problem, evaluate, split, zoo
 from partitioner.cli import show_progress
 from partitioner.files import write_json
 from partitioner.machine import allowed_cpus
 from partitioner.plan_table import format_seconds, table
+from partitioner.profiling.collect import with_visit
+from partitioner.profiling.measure import measure_in_place
 from partitioner.report import Report
 
 NETWORKS = (
@@ -33,6 +38,7 @@ NETWORKS = (
     "ddddocr_det",
     "minilm",
 )
+STEPS = ("op_sum", "predicted", "stage_measured", "measured")
 KINDS = ("single", "all cores", "replicas", "equal split", "proportional split")
 
 
@@ -48,7 +54,8 @@ def main() -> int:
     if len(cpus) < 2:
         print("two cores are needed", file=sys.stderr)
         return 1
-    reports = {}
+    reports: dict[str, list[Report]] = {}
+    repriced: dict[str, list[float]] = {}
     with show_progress() as progress:
         for name in arguments.networks:
             part = auto_partition(
@@ -58,22 +65,46 @@ def main() -> int:
                 profile_seconds=arguments.profile_seconds,
                 progress=progress,
             )
-            reports[name] = part.measure(
-                zoo.inputs(name, 16),
-                baselines=True,
-                rounds=arguments.rounds,
-                seconds=arguments.seconds,
-                progress=progress,
-            )
-            print(_periods({name: reports[name]}), file=sys.stderr)
+            items = zoo.inputs(name, 16)
+            reports[name], repriced[name] = [], []
+            for _ in range(arguments.rounds):
+                repriced[name].append(_repriced(part))
+                reports[name].append(
+                    part.measure(
+                        items,
+                        baselines=True,
+                        rounds=1,
+                        seconds=arguments.seconds,
+                        progress=progress,
+                    )
+                )
+            print(_periods({name: reports[name]}, repriced), file=sys.stderr, flush=True)
     if arguments.json:
-        write_json(arguments.json, {name: r.to_data() for name, r in reports.items()})
-    print(_periods(reports))
+        data = {
+            name: {"rounds": [report.to_data() for report in rows], "repriced_s": repriced[name]}
+            for name, rows in reports.items()
+        }
+        write_json(arguments.json, data)
+    print(_periods(reports, repriced))
     print()
-    print(_errors(reports))
+    print(_errors(reports, repriced))
     print()
     print(_ratios(reports))
     return 0
+
+
+def _repriced(part: Partition) -> float:
+    """Period of the plan by op times taken now."""
+    graph, table = part.graph, part.profile
+    whole = split(part.module, graph, [0] * len(graph.ops))[0]
+    inputs = [graph.tensors[tensor] for tensor in sorted(graph.inputs)]
+    for device in part.machine.devices:
+        built = part.builds.build(whole, device)
+        visit = measure_in_place(built, inputs, device, seconds=1.0)
+        table = with_visit(table, graph, device, visit)
+    problem = build_problem(graph, table, part.machine)
+    solution = part.choice.solution
+    return evaluate(problem, solution.stage_of, solution.placements).period_s
 
 
 def _steps(report: Report) -> dict[str, float]:
@@ -87,50 +118,73 @@ def _steps(report: Report) -> dict[str, float]:
     }
 
 
-def _periods(reports: dict[str, Report]) -> str:
+def _against(reports: list[Report], times: list[float]) -> float:
+    """Median of the rounds' ratios to measured, less one."""
+    measured = [_steps(report)["measured"] for report in reports]
+    return statistics.median(t / m - 1 for t, m in zip(times, measured, strict=True))
+
+
+def _column(reports: list[Report], step: str) -> list[float]:
+    return [_steps(report)[step] for report in reports]
+
+
+def _periods(reports: dict[str, list[Report]], repriced: dict[str, list[float]]) -> str:
     rows = []
-    for name, report in reports.items():
-        steps = _steps(report)
-        assert report.measured and report.outputs
+    for name, rounds in reports.items():
+        measured = _column(rounds, "measured")
+        low, middle, high = np.percentile(measured, [25, 50, 75])
+        equal = all(r.outputs and r.outputs.max_abs_diff == 0 for r in rounds)
         rows.append(
             (
                 name,
-                *map(format_seconds, steps.values()),
-                f"{report.measured.spread:.1%}",
-                f"{steps['predicted'] / steps['measured'] - 1:+.1%}",
-                f"{steps['stage_measured'] / steps['measured'] - 1:+.1%}",
-                "bitwise" if report.outputs.max_abs_diff == 0 else "DIFFER",
+                *(format_seconds(statistics.median(_column(rounds, s))) for s in STEPS[:2]),
+                format_seconds(statistics.median(repriced[name])),
+                format_seconds(statistics.median(_column(rounds, "stage_measured"))),
+                format_seconds(middle),
+                f"{(high - low) / middle:.1%}",
+                f"{_against(rounds, _column(rounds, 'predicted')):+.1%}",
+                f"{_against(rounds, repriced[name]):+.1%}",
+                f"{_against(rounds, _column(rounds, 'stage_measured')):+.1%}",
+                "bitwise" if equal else "DIFFER",
             )
         )
-    headers = ("network", "op_sum", "predicted", "stage_measured", "measured", "spread",
-               "predicted to measured", "stage_measured to measured", "outputs")  # fmt: skip
+    headers = ("network", "op_sum", "predicted", "repriced", "stage_measured", "measured",
+               "spread", "predicted err", "repriced err", "stage err", "outputs")  # fmt: skip
     return table(headers, rows)
 
 
-def _errors(reports: dict[str, Report]) -> str:
+def _errors(reports: dict[str, list[Report]], repriced: dict[str, list[float]]) -> str:
     lines = []
-    for step in ("op_sum", "predicted", "stage_measured"):
-        errors = [abs(s[step] / s["measured"] - 1) for s in map(_steps, reports.values())]
-        lines.append(f"median error of {step} against measured: {statistics.median(errors):.1%}")
+    for step in ("op_sum", "predicted", "repriced", "stage_measured"):
+        errors = [
+            abs(_against(rounds, repriced[name] if step == "repriced" else _column(rounds, step)))
+            for name, rounds in reports.items()
+        ]
+        lines.append(
+            f"error of {step} against measured: median {statistics.median(errors):.1%}, "
+            f"largest {max(errors):.1%}"
+        )
     return "\n".join(lines)
 
 
-def _ratios(reports: dict[str, Report]) -> str:
+def _ratios(reports: dict[str, list[Report]]) -> str:
     """Period of each alternative over the pipeline's: median [lowest, highest] of the rounds."""
     rows = []
-    for name, report in reports.items():
-        cells: dict[str, Any] = dict.fromkeys(KINDS, "-")
-        best: dict[str, float] = {}
-        for baseline in report.baselines:
-            kind = next(k for k in KINDS if _kind(baseline.name).startswith(k))
-            # The faster of the two single cores stands for both.
-            if kind in best and best[kind] <= baseline.period_s:
-                continue
-            best[kind] = baseline.period_s
-            cells[kind] = (
-                f"{baseline.ratio:.2f} [{baseline.ratio_low:.2f}, {baseline.ratio_high:.2f}]"
-            )
-        rows.append((name, *cells.values()))
+    for name, rounds in reports.items():
+        ratios: dict[str, list[float]] = {}
+        for report in rounds:
+            best: dict[str, float] = {}
+            for baseline in report.baselines:
+                # The faster of the two single cores stands for both.
+                kind = next(k for k in KINDS if _kind(baseline.name).startswith(k))
+                best[kind] = min(baseline.ratio, best.get(kind, baseline.ratio))
+            for kind, ratio in best.items():
+                ratios.setdefault(kind, []).append(ratio)
+        cells = [
+            f"{statistics.median(found):.2f} [{min(found):.2f}, {max(found):.2f}]" if found else "-"
+            for found in (ratios.get(kind, []) for kind in KINDS)
+        ]
+        rows.append((name, *cells))
     return table(("period over the pipeline's", *KINDS), rows)
 
 

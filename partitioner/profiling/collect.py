@@ -18,7 +18,7 @@ from partitioner.profiling.table import Measurement, OpKey, ProfileTable
 from partitioner.rewrite.split import split
 from partitioner.runtime.build import BuildCache, origin_of
 
-__all__ = ["Progress", "collect"]
+__all__ = ["Progress", "collect", "with_visit"]
 
 Progress = Callable[[str, float], None]
 """Told what is being done and how much of it is done, from 0 to 1."""
@@ -109,7 +109,7 @@ def collect(
                 )
             )
             found = pooled(visits[number])
-            table = table.merged(_table(replace(table, ops={}, host_s={}), graph, device, found))
+            table = with_visit(table, graph, device, found)
             if path is not None:
                 table.save(path)
     if path is not None:
@@ -119,8 +119,11 @@ def collect(
     return table
 
 
-def _table(empty: ProfileTable, graph: OpGraph, device: Device, found: InPlace) -> ProfileTable:
-    """Rows by signature: ops of one kernel are averaged, so that sums stay what was measured."""
+def with_visit(table: ProfileTable, graph: OpGraph, device: Device, found: InPlace) -> ProfileTable:
+    """The table with what a visit to a device showed.
+
+    Ops of one kernel share a row and are averaged, so that sums stay what was measured.
+    """
     by_signature: dict[str, list[Measurement]] = defaultdict(list)
     for name, row in found.ops:
         by_signature[graph.find_op(name).signature].append(row)
@@ -132,4 +135,5 @@ def _table(empty: ProfileTable, graph: OpGraph, device: Device, found: InPlace) 
         )
         for signature, same in by_signature.items()
     }
-    return replace(empty, ops=rows, host_s={(device.name, device.threads): found.dispatch_s})
+    host_s = {(device.name, device.threads): found.dispatch_s}
+    return table.merged(replace(table, ops=rows, host_s=host_s))
