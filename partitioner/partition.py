@@ -28,7 +28,7 @@ from partitioner.runtime.measure import PipelineTimes
 from partitioner.runtime.pipeline import Pipeline
 from partitioner.runtime.spec import PipelineSpec
 from partitioner.runtime.trace import Trace
-from partitioner.samples import random_item
+from partitioner.samples import random_items
 
 __all__ = ["Partition"]
 
@@ -247,7 +247,7 @@ class Partition:
 
     def samples(self, count: int, seed: int = 0) -> list[dict[str, Array]]:
         """Seeded random inputs."""
-        return [random_item(self.graph, seed + number) for number in range(count)]
+        return list(random_items(self.graph, count, seed))
 
     def check(self, items: Sequence[Mapping[str, Array]]) -> Outputs:
         """Compare the pipeline's outputs with the uncut model's on each item.

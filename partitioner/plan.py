@@ -98,7 +98,7 @@ class Predicted:
     bottleneck : str
         What sets the period.
     latency_model, transfer_model : str
-        How they were counted (SEMANTICS).
+        How they were counted (`partitioner.problem.LatencyModel`; docs/architecture.md, Time).
     estimated : bool
         True when the times behind it were not measured.
     """
@@ -147,7 +147,7 @@ class Plan:
     machine, profile_hash : str
         The machine's name and the profile behind the predictions.
     name : str
-        ``"pipeline"``, or the alternative that won, e.g. ``"all cores"``.
+        ``"pipeline"``, ``"replicas"``, or what runs it uncut, e.g. ``"single cores:0-1"``.
     objective : str
         ``"period"`` or ``"latency"``.
     stages : tuple of Stage
