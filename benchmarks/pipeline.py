@@ -22,7 +22,7 @@ import numpy as np
 from partitioner import Partition, auto_partition, build_problem, evaluate, split, zoo
 from partitioner.cli import show_progress
 from partitioner.files import write_json
-from partitioner.machine import allowed_cpus
+from partitioner.machine import allowed_cpus, parse_cpus
 from partitioner.plan_table import format_seconds, table
 from partitioner.profiling.collect import with_visit
 from partitioner.profiling.measure import measure_in_place
@@ -38,6 +38,7 @@ NETWORKS = (
     "ddddocr_det",
     "minilm",
 )
+GAIN = 1.8
 STEPS = ("op_sum", "predicted", "stage_measured", "measured")
 KINDS = ("single", "all cores", "replicas", "equal split", "proportional split")
 
@@ -90,6 +91,8 @@ def main() -> int:
     print(_errors(reports, repriced))
     print()
     print(_ratios(reports))
+    print()
+    print(_verdicts(reports, repriced))
     return 0
 
 
@@ -156,10 +159,7 @@ def _periods(reports: dict[str, list[Report]], repriced: dict[str, list[float]])
 def _errors(reports: dict[str, list[Report]], repriced: dict[str, list[float]]) -> str:
     lines = []
     for step in ("op_sum", "predicted", "repriced", "stage_measured"):
-        errors = [
-            abs(_against(rounds, repriced[name] if step == "repriced" else _column(rounds, step)))
-            for name, rounds in reports.items()
-        ]
+        errors = _step_errors(reports, repriced, step)
         lines.append(
             f"error of {step} against measured: median {statistics.median(errors):.1%}, "
             f"largest {max(errors):.1%}"
@@ -171,25 +171,57 @@ def _ratios(reports: dict[str, list[Report]]) -> str:
     """Period of each alternative over the pipeline's: median [lowest, highest] of the rounds."""
     rows = []
     for name, rounds in reports.items():
-        ratios: dict[str, list[float]] = {}
-        for report in rounds:
-            best: dict[str, float] = {}
-            for baseline in report.baselines:
-                # The faster of the two single cores stands for both.
-                kind = next(k for k in KINDS if _kind(baseline.name).startswith(k))
-                best[kind] = min(baseline.ratio, best.get(kind, baseline.ratio))
-            for kind, ratio in best.items():
-                ratios.setdefault(kind, []).append(ratio)
         cells = [
-            f"{statistics.median(found):.2f} [{min(found):.2f}, {max(found):.2f}]" if found else "-"
-            for found in (ratios.get(kind, []) for kind in KINDS)
+            f"{statistics.median(found):.2f} [{min(found):.2f}, {max(found):.2f}]"
+            for found in (_ratio(rounds, kind) for kind in KINDS)
         ]
         rows.append((name, *cells))
     return table(("period over the pipeline's", *KINDS), rows)
 
 
+def _ratio(rounds: list[Report], kind: str) -> list[float]:
+    """Each round's ratio; the faster of the two single cores stands for both.
+
+    An alternative that is missing is the plan itself.
+    """
+    found = [
+        [baseline.ratio for baseline in report.baselines if _kind(baseline.name) == kind]
+        for report in rounds
+    ]
+    return [min(ratios, default=1.0) for ratios in found]
+
+
+def _verdicts(reports: dict[str, list[Report]], repriced: dict[str, list[float]]) -> str:
+    """Each bar with what was reached; a spread beyond the bar is no result."""
+    lines = []
+    for name, rounds in reports.items():
+        gain = _ratio(rounds, "single")
+        middle = statistics.median(gain)
+        word = "met" if middle >= GAIN else "missed"
+        if min(gain) < GAIN <= max(gain):
+            word += ", but rounds lie on both sides: inconclusive"
+        lines.append(f"{name}: {middle:.2f} times one core (bar {GAIN}): {word}")
+    for step, bar in (("predicted", 0.10), ("repriced", 0.10), ("stage_measured", 0.05)):
+        error = statistics.median(_step_errors(reports, repriced, step))
+        word = "met" if error <= bar else "missed"
+        lines.append(f"median error of {step}: {error:.1%} (bar {bar:.0%}): {word}")
+    return "\n".join(lines)
+
+
+def _step_errors(
+    reports: dict[str, list[Report]], repriced: dict[str, list[float]], step: str
+) -> list[float]:
+    return [
+        abs(_against(rounds, repriced[name] if step == "repriced" else _column(rounds, step)))
+        for name, rounds in reports.items()
+    ]
+
+
 def _kind(name: str) -> str:
-    return "all cores" if name.startswith("single") and "-" in name else name
+    """Which of `KINDS` an alternative is: the joined device's name lists both cores."""
+    if name.startswith("single"):
+        return "all cores" if parse_cpus(name.partition(":")[2], name)[1:] else "single"
+    return next(kind for kind in KINDS if name.startswith(kind))
 
 
 if __name__ == "__main__":

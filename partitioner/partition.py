@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -224,8 +225,9 @@ class Partition:
             say = partial(_say, progress, turn, rounds)
             say("each stage alone")
             alone.append(self.time_stages(seconds))
+            # In any order, so that nobody always runs on a machine that has just rested.
             found = run_each(
-                specs,
+                dict(random.sample(list(specs.items()), len(specs))),
                 lambda number: samples[number % len(samples)],
                 expected_s=expected,
                 seconds=seconds,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from partitioner.graph import Tensor
 from partitioner.machine import Device
 from partitioner.profiling.table import Measurement
 from partitioner.runtime.build import Built
+from partitioner.runtime.environment import stage_environment
 
 __all__ = ["InPlace", "measure_in_place", "measure_whole", "pooled"]
 
@@ -123,15 +123,13 @@ def _ask(
         "seconds": seconds,
         "kernels": built.kernels if traced else [],
     }
-    threads = str(device.threads)
-    environment = {**os.environ, "TVM_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
     try:
         done = subprocess.run(
             [sys.executable, "-m", "partitioner.profiling.agent"],
             input=json.dumps(request),
             capture_output=True,
             text=True,
-            env=environment,
+            env=stage_environment(device.threads),
             timeout=seconds + _PATIENCE_S,
             check=True,
         )

@@ -21,10 +21,6 @@ __all__ = ["dispatch_pattern", "pipeline_spec"]
 
 _LONGEST_PATTERN = 16
 
-# An idle TVM worker spins before it sleeps, which takes the core from whoever shares it; a stage
-# has its cores to itself, but the caller may have to live on one of them.
-_ENVIRONMENT = (("TVM_THREAD_POOL_SPIN_COUNT", "2000"),)
-
 
 def pipeline_spec(plan: Plan, graph: OpGraph, built: Sequence[Sequence[Built]]) -> PipelineSpec:
     """Describe the workers of a plan.
@@ -48,7 +44,6 @@ def pipeline_spec(plan: Plan, graph: OpGraph, built: Sequence[Sequence[Built]]) 
                 cpus=placement.cpus,
                 threads=max(1, len(placement.cpus)),
                 runner=RunnerSpec("partitioner.runtime.executable:load", (str(compiled.path),)),
-                env=_ENVIRONMENT,
             )
             for placement, compiled in zip(stage.placements, built[index], strict=True)
         )

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from partitioner.runtime.channel import Arena
+from partitioner.runtime.environment import stage_environment
 from partitioner.runtime.link import Link
 from partitioner.runtime.wiring import WorkerSpec
 from partitioner.runtime.worker import serve
@@ -42,14 +43,7 @@ class ProcessHost:
         self.spec = spec
         assert arena.fd is not None, "workers start before the arena's descriptor is closed"
         ours, theirs = socket.socketpair()
-        environment = {
-            **os.environ,
-            # Every thread pool that asks the environment: the stage's count, not the machine's.
-            "OMP_NUM_THREADS": str(spec.threads),
-            "OPENBLAS_NUM_THREADS": str(spec.threads),
-            "TVM_NUM_THREADS": str(spec.threads),
-            **dict(spec.env),
-        }
+        environment = {**stage_environment(spec.threads), **dict(spec.env)}
         path = json.dumps([str(Path(entry).absolute()) for entry in sys.path])
         with theirs:
             self._process = subprocess.Popen(
