@@ -68,12 +68,13 @@ def main() -> int:
             )
             items = zoo.inputs(name, 16)
             reports[name], repriced[name] = [], []
-            for _ in range(arguments.rounds):
+            for turn in range(arguments.rounds):
                 repriced[name].append(_repriced(part))
                 reports[name].append(
                     part.measure(
                         items,
                         baselines=True,
+                        check=turn == 0,
                         rounds=1,
                         seconds=arguments.seconds,
                         progress=progress,

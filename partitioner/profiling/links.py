@@ -20,18 +20,22 @@ __all__ = ["Reader", "Writer", "measure_handover", "reader", "writer"]
 _SMALL = 64
 _LARGE = 1 << 20
 _ITEMS = 400
+# What a stage's weights and activations push out of the caches between two items.
+_WORKING_SET = 8 << 20
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Writer:
-    """A runner that makes its output anew for every item, as a kernel does."""
+    """A runner that goes through a working set and makes its output anew, as kernels do."""
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, working_set: int) -> None:
         self._result = np.zeros(nbytes, np.uint8)
+        self._others = np.zeros(working_set, np.uint8)
 
     def run(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         """Fill and return the array."""
+        self._others += 1
         self._result.fill(int(inputs[0][0]))
         return (self._result,)
 
@@ -40,12 +44,13 @@ class Reader:
     """A runner that reads its input once where it lies and once from its own memory.
 
     It returns both times and when it began, seconds: the difference is what reading another
-    core's data costs.
+    core's data costs. Then it goes through a working set.
     """
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, working_set: int) -> None:
         self._own = np.zeros(nbytes, np.uint8)
         self._other = np.zeros(nbytes, np.uint8)
+        self._others = np.zeros(working_set, np.uint8)
 
     def run(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
         """Copy twice and return the times."""
@@ -53,17 +58,19 @@ class Reader:
         np.copyto(self._own, inputs[0])
         handed = time.perf_counter()
         np.copyto(self._other, self._own)
-        return (np.array([began, handed - began, time.perf_counter() - handed]),)
+        times = np.array([began, handed - began, time.perf_counter() - handed])
+        self._others += 1
+        return (times,)
 
 
-def writer(nbytes: int, *, threads: int, cpus: Sequence[int]) -> Writer:
+def writer(nbytes: int, working_set: int, *, threads: int, cpus: Sequence[int]) -> Writer:
     """Runner factory (see `partitioner.runtime.spec.RunnerSpec`)."""
-    return Writer(nbytes)
+    return Writer(nbytes, working_set)
 
 
-def reader(nbytes: int, *, threads: int, cpus: Sequence[int]) -> Reader:
+def reader(nbytes: int, working_set: int, *, threads: int, cpus: Sequence[int]) -> Reader:
     """Runner factory (see `partitioner.runtime.spec.RunnerSpec`)."""
-    return Reader(nbytes)
+    return Reader(nbytes, working_set)
 
 
 def measure_handover(first: Device, second: Device) -> Handover:
@@ -71,8 +78,9 @@ def measure_handover(first: Device, second: Device) -> Handover:
 
     The fixed part is the period of two stages that do next to nothing, which is all that a stage
     does for an item besides running it; it is booked half on each end of the hop. By size, the
-    producer pays for its copy into the channel, into lines that the consumer has just read, and
-    the consumer for reading lines that another core has written.
+    producer pays for its copy into the channel and the consumer for reading what another core has
+    written, both between passes over a working set: a slot that was used some items ago is in
+    nobody's near cache.
 
     Parameters
     ----------
@@ -83,8 +91,8 @@ def measure_handover(first: Device, second: Device) -> Handover:
     -------
     Handover
     """
-    small_period_s, small_send_s, _ = _run(first, second, _SMALL)
-    _, large_send_s, large_read_s = _run(first, second, _LARGE)
+    small_period_s, small_send_s, _ = _run(first, second, _SMALL, 0)
+    _, large_send_s, large_read_s = _run(first, second, _LARGE, _WORKING_SET)
     return Handover(
         send_base_s=small_period_s / 2,
         send_s_per_byte=max(0.0, large_send_s - small_send_s) / (_LARGE - _SMALL),
@@ -93,7 +101,9 @@ def measure_handover(first: Device, second: Device) -> Handover:
     )
 
 
-def _run(first: Device, second: Device, nbytes: int) -> tuple[float, float, float]:
+def _run(
+    first: Device, second: Device, nbytes: int, working_set: int
+) -> tuple[float, float, float]:
     """Period, the writer's send time, the reader's extra time: median seconds an item."""
     tensors: dict[int | str, TensorSpec] = {
         0: TensorSpec("number", (1,), "uint8"),
@@ -103,7 +113,7 @@ def _run(first: Device, second: Device, nbytes: int) -> tuple[float, float, floa
     stages = tuple(
         StageSpec(
             name,
-            (ReplicaSpec(device.cpus, 1, RunnerSpec(f"{__name__}:{name}", (nbytes,))),),
+            (ReplicaSpec(device.cpus, 1, RunnerSpec(f"{__name__}:{name}", (nbytes, working_set))),),
             (index,),
             (index + 1,),
         )
