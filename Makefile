@@ -29,9 +29,13 @@ benchmarks: .venv/.ready
 # Fresh Debian and Ubuntu machines lack the compiler and Python's venv module.
 system:
 	@command -v g++ >/dev/null && $(PYTHON) -c 'import ensurepip' 2>/dev/null || { \
-	  echo "installing g++ and python3-venv"; \
-	  apt-get update -qq && apt-get install -y -qq g++ python3-venv; }
-	@$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed; set PYTHON="'
+	  if [ "$$(id -u)" = 0 ]; then \
+	    echo "installing g++ and python3-venv"; \
+	    apt-get update -qq && apt-get install -y -qq g++ python3-venv; \
+	  else \
+	    echo "g++ and python3-venv are needed: sudo apt-get install g++ python3-venv"; exit 1; \
+	  fi; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
 
 # The network packages are only unpacked for the trained models in them: what they would themselves
 # depend on (OpenCV, PyTorch) is not needed and not installed.

@@ -30,16 +30,16 @@ def main() -> int:
             f"zoo:{NETWORK}",
             machine,
             strategy=strategy,
-            profile=FOLDER / "profile.json",
             progress=progress,
         )
+        part.profile.save(FOLDER / "profile.json")
         items = zoo.inputs(NETWORK, 16)
         trace = Trace()
         with part.pipeline(trace=trace) as pipe:
             for _ in pipe.map(items):
                 pass
         trace.write_chrome(FOLDER / "trace.json")
-        report = part.measure(items, baselines=True, progress=progress)
+        report = part.measure(items, baselines=True, rounds=5, seconds=1.0, progress=progress)
     part.plan.save(FOLDER / "plan.json")
     write_json(FOLDER / "report.json", report.to_data())
     write_text(FOLDER / "report.txt", f"{report}\n\n{explain(part.plan)}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,19 +16,20 @@ from partitioner.machine import Machine
 from partitioner.partition import Partition
 from partitioner.plan import Plan
 from partitioner.plan_check import verify_plan
-from partitioner.planning import choose, make_plan, require_strategy, rescore
+from partitioner.planning import adopt, choose, make_plan, require_strategy
 from partitioner.problem import Objective
 from partitioner.profiling.collect import collect
 from partitioner.profiling.table import ProfileTable
 from partitioner.runtime.build import BuildCache, origin_of
 
-__all__ = ["auto_partition", "import_model", "profile_model"]
+__all__ = ["announce", "auto_partition", "import_model", "profile_model"]
 
 Progress = Callable[[str, float], None]
 
 
-def _silent(what: str, part: float) -> None:
-    """Report progress to nobody."""
+def announce(what: str, part: float) -> None:
+    """Say on the error stream what is being done; minutes are not spent in silence."""
+    print(what, file=sys.stderr)
 
 
 def auto_partition(
@@ -46,7 +48,7 @@ def auto_partition(
     time_limit_s: float = 10.0,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     builds: BuildCache | None = None,
-    progress: Progress = _silent,
+    progress: Progress = announce,
 ) -> Partition:
     """Cut a model into stages for these devices: measure, decide with proof, ready to run.
 
@@ -74,7 +76,8 @@ def auto_partition(
     allow_foreign_profile : bool
         Take a profile made on another machine or build, to plan for that one.
     plan : Plan or path, optional
-        Use this plan instead of solving; it is verified and scored.
+        Use this plan: it is verified, and scored again if it was edited. Nothing is measured
+        unless `profile` is given, and the objective is the plan's own.
     time_limit_s : float
         Solver time.
     input_shapes : mapping of str to sequence of int, optional
@@ -82,7 +85,8 @@ def auto_partition(
     builds : BuildCache, optional
         Where compiled stages are kept; default: the user's cache folder.
     progress : callable
-        Called with what is being done and how much of it is done, from 0 to 1.
+        Called with what is being done and how much of it is done, from 0 to 1. Default: said on
+        the error stream.
 
     Returns
     -------
@@ -95,10 +99,11 @@ def auto_partition(
     """
     machine = Machine.of(devices)
     origin = origin_of(machine)
-    wanted = _objective(objective)
-    require_strategy(strategy)
     given = Plan.load(plan) if isinstance(plan, str | Path) else plan
+    wanted = _objective(objective if given is None else given.objective)
+    require_strategy(strategy)
     builds = builds or BuildCache()
+    progress("importing the model", 0.0)
     grouped = import_model(model, input_shapes=input_shapes)
     graph = grouped.graph
     price = partial(
@@ -110,25 +115,30 @@ def auto_partition(
         memory_budgets=memory_budgets,
         pins=pins,
     )
+    for note in grouped.notes:
+        progress(note, 0.0)
     # What is wrong with the request is said before minutes are spent on measuring.
-    price(estimate_profile(graph, options_of(machine), origin))
+    table = estimate_profile(graph, options_of(machine), origin)
+    price(table)
     if given is not None:
         verify_plan(given, graph, machine)
-    table = profile_model(
-        grouped,
-        machine,
-        profile=profile,
-        seconds=profile_seconds,
-        allow_foreign=allow_foreign_profile,
-        builds=builds,
-        progress=progress,
-    )
+    if given is None or profile is not None:  # a plan needs no times to run
+        table = profile_model(
+            grouped,
+            machine,
+            profile=profile,
+            seconds=profile_seconds,
+            allow_foreign=allow_foreign_profile,
+            builds=builds,
+            progress=progress,
+        )
     problem = price(table)
+    progress("solving", 1.0)
     choice = choose(problem, strategy=strategy, time_limit_s=time_limit_s)
     if given is None:
         chosen = make_plan(graph, machine, table, problem, choice)
     else:
-        chosen = rescore(given, graph, machine, table, problem, choice)
+        chosen = adopt(given, graph, machine, table, problem, choice)
     return Partition(grouped.module, graph, machine, table, problem, choice, chosen, builds)
 
 
@@ -168,7 +178,7 @@ def profile_model(
     seconds: float = 8.0,
     allow_foreign: bool = False,
     builds: BuildCache | None = None,
-    progress: Progress = _silent,
+    progress: Progress = announce,
 ) -> ProfileTable:
     """Times of the model's ops on the machine's devices: given, read, guessed, or measured.
 

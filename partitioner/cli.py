@@ -280,7 +280,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--output", metavar="NPZ", help="where to write one array a model output")
     run.add_argument("--measure", action="store_true", help="measure the alternatives too")
     run.add_argument(
-        "--rounds", type=_count, default=3, help="fresh processes for each measurement"
+        "--rounds", type=_count, default=5, help="fresh processes for each measurement"
     )
     run.add_argument("--seconds", type=_seconds, default=2.0, help="measuring time in a round")
     run.add_argument("--trace", metavar="FILE", help="write a Chrome trace of one run")

@@ -9,6 +9,8 @@ __all__ = [
     "ImportModelError",
     "InfeasibleError",
     "InputError",
+    "NoneFoundError",
+    "OutputError",
     "PartitionerError",
     "PlanError",
     "ProblemError",
@@ -45,6 +47,10 @@ class InfeasibleError(PartitionerError):
     """No assignment satisfies the problem's limits."""
 
 
+class NoneFoundError(InfeasibleError):
+    """No assignment was found in the time given; there may be one all the same."""
+
+
 class PlanError(PartitionerError):
     """A plan is malformed, belongs to another model, or breaks a rule."""
 
@@ -55,6 +61,10 @@ class BuildError(PartitionerError):
 
 class InputError(PartitionerError):
     """Run-time inputs do not fit the model's inputs (name, shape or dtype)."""
+
+
+class OutputError(PartitionerError):
+    """A plan's outputs are not the uncut model's."""
 
 
 class StageError(PartitionerError):

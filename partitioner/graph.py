@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
 
 import networkx as nx
 
@@ -263,18 +262,6 @@ class OpGraph:
             f"graph {self.name!r} has no op or source node {key!r}; "
             f"it has {_sample([op.name for op in self.ops])}"
         )
-
-    def to_data(self) -> dict[str, Any]:
-        """JSON-ready form."""
-        return {
-            "name": self.name,
-            "hash": self.hash,
-            "inputs": list(self.inputs),
-            "outputs": list(self.outputs),
-            "ops": [asdict(op) for op in self.ops],
-            "tensors": [asdict(tensor) for tensor in self.tensors],
-            "constants": [asdict(constant) for constant in self.constants],
-        }
 
 
 def _require_numbered(graph: str, what: str, items: Sequence[Op | Tensor]) -> None:

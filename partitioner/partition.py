@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from partitioner.errors import InputError, PlanError
+from partitioner.errors import InputError, OutputError, PlanError
 from partitioner.graph import OpGraph
 from partitioner.machine import Machine, host_info
 from partitioner.plan import Plan, Stage
@@ -200,6 +200,11 @@ class Partition:
 
         Raises
         ------
+        OutputError
+            If outputs are not the uncut model's.
+
+        Raises
+        ------
         InputError
             If there are no items, no rounds, or an item does not fit the model.
         """
@@ -214,6 +219,12 @@ class Partition:
         if check:
             progress("checking outputs", 0.0)
             outputs = self.check(samples)
+            if not outputs.right:
+                raise OutputError(
+                    f"{self.graph.name}: outputs of the {self.plan.name} plan differ from the "
+                    f"uncut model's by up to {outputs.max_abs_diff:g}, at most "
+                    f"{outputs.tolerance:g} is right; do not use this plan, and report the model"
+                )
         plans = {_OURS: self.plan}
         if baselines:
             mine = self.plan.assignment_hash
@@ -352,11 +363,12 @@ def _baseline(
     name: str, theirs: Sequence[PipelineTimes], ours: Sequence[PipelineTimes], plan: Plan
 ) -> Baseline:
     ratios = [a.period_s / b.period_s for a, b in zip(theirs, ours, strict=True)]
+    predicted = plan.predicted
     return Baseline(
         name=name,
         period_s=statistics.median(one.period_s for one in theirs),
         latency_s=statistics.median(one.latency_s for one in theirs),
-        predicted_period_s=plan.predicted.period_s if plan.predicted else float("nan"),
+        predicted_period_s=None if predicted is None or predicted.estimated else predicted.period_s,
         ratio=statistics.median(ratios),
         ratio_low=min(ratios),
         ratio_high=max(ratios),
@@ -372,8 +384,11 @@ def _difference(a: Array, b: Array) -> float:
         return 0.0
     with np.errstate(invalid="ignore"):  # infinity less infinity
         wide = np.abs(a.astype(np.float64) - b.astype(np.float64))
-    # Outputs that differ in bits but not in value (signed zeros, NaN) are still not equal.
-    return max(float(wide[np.isfinite(wide)].max(initial=0.0)), float(np.finfo(np.float64).tiny))
+    limits = np.finfo(np.float64)
+    if (~np.isfinite(wide)).any():
+        return float(limits.max)
+    # Outputs that differ in bits but not in value (signed zeros) are still not equal.
+    return max(float(wide.max(initial=0.0)), float(limits.tiny))
 
 
 def _spread(array: Array) -> float:

@@ -36,7 +36,7 @@ def stage_tensors(
 def verify_plan(plan: Plan, graph: OpGraph, machine: Machine) -> None:
     """Check that a plan can be built: model, each op once, order, devices, cores, pins.
 
-    Memory budgets are rules of the problem: `partitioner.planning.rescore` checks them.
+    Memory budgets are rules of the problem: `partitioner.planning.adopt` checks them.
 
     Raises
     ------

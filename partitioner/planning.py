@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from partitioner.cost import options_of
-from partitioner.errors import InfeasibleError, PartitionerError, PlanError
+from partitioner.errors import InfeasibleError, NoneFoundError, PartitionerError, PlanError
 from partitioner.evaluation import evaluate
 from partitioner.graph import OpGraph
 from partitioner.machine import Machine
@@ -18,7 +18,7 @@ from partitioner.problem import Bools, Evaluation, Problem, Solution, Status
 from partitioner.profiling.table import ProfileTable
 from partitioner.solvers import Progress, alternatives, neighbours, solve
 
-__all__ = ["Choice", "choose", "make_plan", "require_strategy", "rescore"]
+__all__ = ["Choice", "adopt", "choose", "make_plan", "require_strategy"]
 
 _MOST_NEIGHBOURS = 8
 
@@ -73,9 +73,9 @@ def choose(
             raise
         best = others[0][1]
         best = replace(best, stats=replace(best.stats, bound=0.0))
-    solved = [best]
+    solved, bound_s = [best], best.stats.bound
     if strategy == "pipeline" and _kind(best) != "pipeline":
-        solved = _pipelines(problem, time_limit_s, hint)
+        solved, bound_s = _pipelines(problem, time_limit_s, hint)
     candidates = [*solved, *(solution for _, solution in others)]
     wanted = [s for s in candidates if strategy in ("best", _kind(s))]
     if not wanted:
@@ -85,10 +85,10 @@ def choose(
         )
     chosen = min(wanted, key=lambda s: s.evaluation.value(problem.objective))
     # Uncut plans are few and all were scored, so only pipelines need the solver's word.
-    bounds = [chosen.evaluation.value(problem.objective)]
-    if strategy in ("best", "pipeline"):
-        bounds += [s.stats.bound for s in solved]
-    return Choice(chosen, min(bounds), others)
+    value = chosen.evaluation.value(problem.objective)
+    return Choice(
+        chosen, min(value, bound_s) if strategy in ("best", "pipeline") else value, others
+    )
 
 
 def require_strategy(strategy: str) -> None:
@@ -104,15 +104,18 @@ def require_strategy(strategy: str) -> None:
         raise PartitionerError(f"unknown strategy {strategy!r}; known are {known}")
 
 
-def _pipelines(problem: Problem, time_limit_s: float, hint: Solution | None) -> list[Solution]:
-    """The best plans of two or more stages, where the solver's best has but one.
+def _pipelines(
+    problem: Problem, time_limit_s: float, hint: Solution | None
+) -> tuple[list[Solution], float]:
+    """The best plans of two or more stages, where the solver's best has but one, and their bound.
 
     The first stage holds an op without predecessors, the last one without successors, and no two
     stages share an option. So some such pair runs on different options, and solving once for each
     pair and option of the first op covers every pipeline.
     """
     cases = list(_apart(problem))
-    found = []
+    found: list[Solution] = []
+    bounds: list[float] = []
     for allowed in cases:
         try:
             found.append(
@@ -122,9 +125,13 @@ def _pipelines(problem: Problem, time_limit_s: float, hint: Solution | None) -> 
                     hint=hint,
                 )
             )
+        except NoneFoundError:
+            bounds.append(0.0)
         except InfeasibleError:
             continue
-    return found
+        else:
+            bounds.append(found[-1].stats.bound)
+    return found, min(bounds, default=0.0)
 
 
 def _apart(problem: Problem) -> Iterator[Bools]:
@@ -163,7 +170,10 @@ def make_plan(
     """
     solution, objective = choice.solution, problem.objective.value
     value = solution.evaluation.value(problem.objective)
-    proven = value - choice.bound_s <= 1e-6 * value
+    # Below the bound lies only what the solver does not search, such as a hand-made plan that
+    # copies a stage inside a pipeline: nothing is proven of that.
+    bound_s = choice.bound_s if value >= choice.bound_s * (1 - 1e-6) else 0.0
+    proven = value - bound_s <= 1e-6 * value
     return Plan(
         model=graph.name,
         graph_hash=graph.hash,
@@ -176,7 +186,7 @@ def make_plan(
             problem,
             solution.evaluation,
             table,
-            bound_s=choice.bound_s,
+            bound_s=bound_s,
             status=Status.OPTIMAL if proven else Status.FEASIBLE,
             method=solution.stats.method,
         ),
@@ -192,7 +202,7 @@ def make_plan(
     )
 
 
-def rescore(
+def adopt(
     plan: Plan,
     graph: OpGraph,
     machine: Machine,
@@ -200,7 +210,10 @@ def rescore(
     problem: Problem,
     choice: Choice,
 ) -> Plan:
-    """Verify a plan that a person may have edited and give it predicted figures again.
+    """Verify a given plan; one that was edited gets predicted figures again.
+
+    What was predicted for an untouched plan stays as it is: a prediction that changes after the
+    plan has run is none.
 
     Parameters
     ----------
@@ -229,6 +242,8 @@ def rescore(
             f"the plan breaks {len(evaluation.violations)} rule(s), the first: "
             f"{evaluation.violations[0]}; edit it or plan again"
         )
+    if plan.predicted is not None:
+        return plan
     solution = Solution(stage_of, placements, evaluation)
     fresh = make_plan(graph, machine, table, problem, replace(choice, solution=solution))
     predicted = fresh.predicted

@@ -41,7 +41,7 @@ def build_problem(
     max_stages: int | None = None,
     memory_budgets: Mapping[str, int] | None = None,
     pins: Mapping[str, str] | None = None,
-    queue_slots: int = 2,
+    queue_slots: int = 4,
 ) -> Problem:
     """Price every op on every option, and every tensor between them.
 
@@ -58,7 +58,8 @@ def build_problem(
     pins : mapping of str to str, optional
         Op name or source name to device name.
     queue_slots : int
-        Items that wait before a stage, for its memory.
+        Items that wait between two stages, for the consumer's memory. The queues at the caller
+        are the caller's and not counted.
 
     Raises
     ------
@@ -112,8 +113,8 @@ def build_problem(
         to_caller=np.array([t.id in graph.outputs for t in graph.tensors], dtype=bool),
         amount=np.array([t.bytes for t in graph.tensors], dtype=float),
         tensor_bytes=np.array([t.bytes for t in graph.tensors], dtype=float),
-        send=_flat(m, handover.send_base_s, handover.send_s_per_byte),
-        recv=_flat(m, handover.recv_base_s, handover.recv_s_per_byte),
+        send=_transfer(options, machine, handover.send_base_s, handover.send_s_per_byte),
+        recv=_transfer(options, machine, handover.recv_base_s, handover.recv_s_per_byte),
         link=TransferCost.zero(m),
         bus_of=np.full((m + 1, m + 1), -1, dtype=np.int64),
         constant_bytes=np.array([c.bytes for c in graph.constants], dtype=float),
@@ -142,9 +143,21 @@ def _require_times(graph: OpGraph, table: ProfileTable, options: Sequence[Device
     )
 
 
-def _flat(n_options: int, base_s: float, per_byte_s: float) -> TransferCost:
-    shape = (n_options + 1, n_options + 1)
-    return TransferCost(np.full(shape, base_s), np.full(shape, per_byte_s))
+def _transfer(
+    options: Sequence[Device], machine: Machine, base_s: float, per_byte_s: float
+) -> TransferCost:
+    """Measured hand-over between all endpoints; a link that the machine lists takes its own time.
+
+    Both ends are busy for as long as a listed link is (`sync`).
+    """
+    shape = (len(options) + 1, len(options) + 1)
+    base, per_byte = np.full(shape, base_s), np.full(shape, per_byte_s)
+    place = {device.name: number for number, device in enumerate(options)}
+    for link in machine.links:
+        pair = place[link.source], place[link.target]
+        base[pair] = link.latency_s
+        per_byte[pair] = 1.0 / link.bytes_per_s
+    return TransferCost(base, per_byte)
 
 
 def _allowed(

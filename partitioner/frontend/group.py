@@ -41,10 +41,13 @@ class Grouped:
         ``main`` calls one private function an op, named as the op, in the order of ``graph.ops``;
         its variables are named as the graph's tensors. Weights are constants inside the functions
         that read them. Several outputs are returned as one flat tuple. Treat as read-only.
+    notes : tuple of str
+        What a user should know about the import.
     """
 
     graph: OpGraph
     module: Any
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,7 @@ def group(imported: Imported) -> Grouped:
             f"{model}: its ops do not make a well-formed Relax module; check that the module "
             "given is well-formed itself (tvm.relax.analysis.well_formed)"
         )
-    return Grouped(_graph(imported, slots, parts, outputs, names), module)
+    return Grouped(_graph(imported, slots, parts, outputs, names), module, imported.notes)
 
 
 def _outputs(slots: Slots, model: str) -> list[Slot]:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from partitioner.runtime import affinity
+
 if TYPE_CHECKING:
     from partitioner.runtime.executable import Executable
 
@@ -88,6 +90,7 @@ def main() -> int:
     request = json.loads(sys.stdin.read())
     os.sched_setaffinity(0, request["cpus"])
     answer = measure(request)
+    affinity.check(request["cpus"])
     sys.stdout.write(json.dumps(answer))
     return 0
 

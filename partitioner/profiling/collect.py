@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from partitioner.cost import op_keys
+from partitioner.errors import ProfileError
 from partitioner.files import require_writable
 from partitioner.graph import OpGraph
 from partitioner.machine import Device, Machine
@@ -72,8 +73,12 @@ def collect(
     here = origin_of(machine)
     table = ProfileTable(here)
     if path is not None and Path(path).exists():
-        table = ProfileTable.load(path)
-    table.require_from(here)
+        begun = ProfileTable.load(path)
+        try:
+            begun.require_from(here)
+        except ProfileError as error:
+            raise ProfileError(f"{path}: {error}; or remove the file to start anew") from error
+        table = table.merged(begun)
     if known is not None:
         known.require_from(here)
         table = table.merged(known)

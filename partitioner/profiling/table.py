@@ -112,7 +112,7 @@ class Origin:
     lowering : str
         Hash of the lowering (schedules and records) that made the kernels.
     targets : tuple of (str, str)
-        Device name and its TVM target.
+        Device name and its TVM target and cores, in words.
     """
 
     host: HostInfo

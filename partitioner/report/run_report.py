@@ -13,6 +13,9 @@ __all__ = ["Baseline", "Measured", "Outputs", "Report"]
 
 SCHEMA = 1
 
+# Predictions are meant to be this good; a measurement that varies by more cannot judge them.
+_INCONCLUSIVE = 0.10
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -44,8 +47,8 @@ class Baseline:
     name : str
     period_s, latency_s : float
         Medians over rounds.
-    predicted_period_s : float
-        By the model.
+    predicted_period_s : float or None
+        By the model; None where times were not measured.
     ratio, ratio_low, ratio_high : float
         Its period over the plan's, paired by round: median, least and largest.
     """
@@ -53,7 +56,7 @@ class Baseline:
     name: str
     period_s: float
     latency_s: float
-    predicted_period_s: float
+    predicted_period_s: float | None
     ratio: float
     ratio_low: float
     ratio_high: float
@@ -82,9 +85,14 @@ class Outputs:
         """How they compare, in words."""
         if self.max_abs_diff == 0:
             return "bitwise equal"
-        if self.max_abs_diff <= self.tolerance:
+        if self.right:
             return f"equal within {self.tolerance:g}"
         return "NOT equal"
+
+    @property
+    def right(self) -> bool:
+        """Whether they are what they must be."""
+        return self.max_abs_diff <= self.tolerance
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +156,11 @@ class Report:
                 f"measured over {self.measured.items} items a round, spread "
                 f"{self.measured.spread:.1%}; latency {format_seconds(self.measured.latency_s)}"
             )
+            if self.measured.spread > _INCONCLUSIVE:
+                lines.append(
+                    f"inconclusive: a spread above {_INCONCLUSIVE:.0%} hides what is to be seen; "
+                    "something else runs on these cores"
+                )
         if self.baselines:
             lines += ["", table(_HEADERS, [_row(baseline) for baseline in self.baselines])]
         if self.outputs is not None:

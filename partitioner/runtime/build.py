@@ -17,9 +17,9 @@ import tvm_ffi
 
 import partitioner.lowering
 from partitioner import lowering
-from partitioner.errors import BuildError, DeviceError
-from partitioner.files import write_json
-from partitioner.machine import Device, Machine, host_info
+from partitioner.errors import BuildError, DeviceError, InputError
+from partitioner.files import require_writable, write_json
+from partitioner.machine import Device, Machine, format_cpus, host_info
 from partitioner.profiling.table import Origin
 
 __all__ = ["BuildCache", "Built", "lowering_hash", "origin_of", "target_of"]
@@ -81,8 +81,7 @@ class BuildCache:
             return Built(library, tuple((op, tuple(symbols)) for op, symbols in kernels))
         lowered = lowering.lower(module, target)
         kernels = lowering.kernels_of(lowered)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._thin_out()
+        self._make_room()
         try:
             executable = lowering.build(lowered, target)
         except tvm.error.InternalError as error:
@@ -94,6 +93,17 @@ class BuildCache:
         _export(executable, library)
         write_json(record, kernels)
         return Built(library, kernels)
+
+    def _make_room(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._thin_out()
+            require_writable(self.folder / "stage.so")
+        except (OSError, InputError) as error:
+            raise BuildError(
+                f"{self.folder}: cannot keep compiled stages here: {error}; set XDG_CACHE_HOME to "
+                "a folder that can be written, or give auto_partition a BuildCache"
+            ) from error
 
     def _thin_out(self) -> None:
         libraries = sorted(self.folder.glob("*.so"), key=lambda path: -path.stat().st_mtime)
@@ -136,7 +146,10 @@ def origin_of(machine: Machine) -> Origin:
         host=host_info(),
         tvm=str(tvm.__version__),
         lowering=lowering_hash(),
-        targets=tuple((device.name, str(target_of(device))) for device in machine.devices),
+        targets=tuple(
+            (device.name, f"{target_of(device)} on cores {format_cpus(device.cpus)}")
+            for device in machine.devices
+        ),
     )
 
 

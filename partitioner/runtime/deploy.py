@@ -19,7 +19,7 @@ from partitioner.runtime.spec import (
 
 __all__ = ["dispatch_pattern", "pipeline_spec"]
 
-_LONGEST_PATTERN = 16
+_LONGEST_PATTERN = 128
 
 
 def pipeline_spec(plan: Plan, graph: OpGraph, built: Sequence[Sequence[Built]]) -> PipelineSpec:
@@ -68,7 +68,7 @@ def pipeline_spec(plan: Plan, graph: OpGraph, built: Sequence[Sequence[Built]]) 
 def dispatch_pattern(placements: Sequence[Placement]) -> tuple[int, ...]:
     """Which replica takes which item of a repeating cycle, spread as evenly as shares allow.
 
-    The cycle has the length, up to 16, whose whole-numbered parts fit the shares best; within it
+    The cycle has the length, up to 128, whose whole-numbered parts fit the shares best; within it
     the replica that lags most behind its share comes next (smooth weighted round robin).
     """
     total = sum(placement.share for placement in placements)

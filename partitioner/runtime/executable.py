@@ -10,7 +10,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from partitioner.errors import BuildError
+from partitioner.errors import BuildError, DeviceError
 
 __all__ = ["Executable", "load"]
 
@@ -40,6 +40,8 @@ class Executable:
     ------
     BuildError
         If the library cannot be loaded.
+    DeviceError
+        If TVM's pool has another number of threads.
     """
 
     def __init__(self, path: str, cpus: Sequence[int], threads: int) -> None:
@@ -51,6 +53,12 @@ class Executable:
         # The pool takes its size from the first kernel, so this comes before any.
         configure = tvm.get_global_func("runtime.config_threadpool")
         configure(_SHARED_CORES, threads, [str(cpu) for cpu in cpus])
+        found = int(tvm.get_global_func("runtime.NumThreads")())
+        if found != threads:
+            raise DeviceError(
+                f"{path}: TVM runs kernels with {found} threads, {threads} were asked for; is "
+                "TVM_NUM_THREADS set, or the pool already in use?"
+            )
         self._main = self._vm["main"]
 
     def run(self, inputs: tuple[Array, ...]) -> tuple[Array, ...]:

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from partitioner.errors import ProblemError
 from partitioner.problem import Problem, Solution
 from partitioner.solvers.baselines import (
-    all_singles,
     alternatives,
     equal_split,
     proportional_split,
@@ -29,7 +28,6 @@ __all__ = [
     "SOLVERS",
     "Limits",
     "Progress",
-    "all_singles",
     "alternatives",
     "equal_split",
     "neighbours",

@@ -11,7 +11,6 @@ from partitioner.solvers.heuristics import best_of, scored
 from partitioner.solvers.reduce import symmetry
 
 __all__ = [
-    "all_singles",
     "alternatives",
     "best_replicas",
     "equal_split",
@@ -22,6 +21,8 @@ __all__ = [
 
 # Sets of options that replicas and splits try at most.
 _MOST_SETS = 2000
+# The slowest replica may take this many times the fastest's time.
+_MOST_UNEQUAL = 64
 
 
 def single(problem: Problem, option: int) -> Solution | None:
@@ -30,14 +31,15 @@ def single(problem: Problem, option: int) -> Solution | None:
     return scored(problem, (0,) * problem.n_ops, ((option,),), name)
 
 
-def all_singles(problem: Problem) -> tuple[Solution, ...]:
-    """The uncut model on each option that can take it."""
-    found = (single(problem, option) for option in range(problem.n_options))
-    return tuple(solution for solution in found if solution is not None)
-
-
 def replicas(problem: Problem, options: Sequence[int]) -> Solution | None:
-    """The whole model on each of the options, items shared by speed; None when infeasible."""
+    """The whole model on each of the options, items shared by speed; None when infeasible.
+
+    Also None when one takes over 64 times another's time: items are dealt in cycles of about
+    a hundred at most, in which so small a share rounds badly.
+    """
+    whole = [problem.time_s[:, option].sum() for option in options]
+    if min(whole, default=0.0) * _MOST_UNEQUAL < max(whole, default=0.0):
+        return None
     name = "replicas " + " + ".join(problem.option_names[option] for option in options)
     return scored(problem, (0,) * problem.n_ops, (tuple(options),), name)
 

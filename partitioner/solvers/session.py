@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from partitioner.errors import InfeasibleError
+from partitioner.errors import InfeasibleError, NoneFoundError
 from partitioner.problem import Problem, Solution, SolveStats, Status
 from partitioner.solvers.bounds import load_prices, lower_bound
 from partitioner.solvers.diagnosis import certain_causes, explain_infeasible
@@ -152,11 +152,13 @@ class Session:
         ------
         InfeasibleError
             If there is none.
+        NoneFoundError
+            If none was found in time.
         """
         if self._best is None:
             if self._infeasible:
                 raise InfeasibleError(explain_infeasible(self._problem, self._units))
-            raise InfeasibleError(
+            raise NoneFoundError(
                 f"method {self._method!r} found no assignment within "
                 f"{self._limits.time_limit_s:g} s, which does not prove that there is none; give "
                 "a longer time limit, a hint, or more memory"

@@ -82,14 +82,6 @@ def test_hash_follows_the_structure_only(graph: OpGraph) -> None:
     assert len(hashes) == 5
 
 
-def test_data_holds_everything(graph: OpGraph) -> None:
-    data = graph.to_data()
-    assert data["hash"] == graph.hash
-    assert [op["name"] for op in data["ops"]] == ["conv_0", "relu_1", "conv_2", "add_3"]
-    assert data["tensors"][1]["consumers"] == (1, 3)
-    assert data["constants"][1] == {"name": "w2", "consumers": (2,), "bytes": 2000}
-
-
 def test_a_tensor_must_be_made_before_it_is_read(graph: OpGraph) -> None:
     with pytest.raises(GraphError, match=r"'wide' of op 3 is read by op 3.*topological order"):
         with_tensor(graph, 3, producer=3)

@@ -6,7 +6,6 @@ from problem_builder import build
 
 from partitioner.problem import Problem
 from partitioner.solvers import (
-    all_singles,
     alternatives,
     equal_split,
     proportional_split,
@@ -30,7 +29,7 @@ CORES = chain(
 
 
 def test_singles() -> None:
-    found = all_singles(CORES)
+    found = [s for option in range(3) if (s := single(CORES, option))]
     assert [s.evaluation.period_s for s in found] == pytest.approx([10.0, 10.0, 6.0])
     assert [s.placements for s in found] == [((0,),), ((1,),), ((2,),)]
 
@@ -39,7 +38,6 @@ def test_single_where_an_op_cannot_run() -> None:
     problem = chain([[1.0, np.inf], [1.0, 1.0]])
     assert single(problem, 0) is not None
     assert single(problem, 1) is None
-    assert len(all_singles(problem)) == 1
 
 
 def test_replicas_must_fit_together() -> None:
