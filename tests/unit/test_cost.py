@@ -11,7 +11,7 @@ from partitioner.cost.estimate import estimate_profile
 from partitioner.errors import DeviceError, GraphError, ProblemError, ProfileError
 from partitioner.evaluation import evaluate
 from partitioner.graph import Constant, OpGraph
-from partitioner.machine import Device, Machine, MemoryPool
+from partitioner.machine import Device, Link, Machine, MemoryPool
 from partitioner.problem import LatencyModel, Objective, Problem
 from partitioner.profiling.table import Handover, OpKey, Origin, ProfileTable
 
@@ -131,7 +131,8 @@ def test_budgets_by_pool_or_device(graph: OpGraph, profile: ProfileTable) -> Non
 
 
 def test_stage_memory_by_hand(problem: Problem) -> None:
-    # Stage 0: w0, the larger of 500 and 900 alive, x four times. Stage 1: w2, 1000, skip and mid four times.
+    # Stage 0: w0, the larger of 500 and 900 alive, x four times. Stage 1: w2, 1000, and skip and
+    # mid four times.
     cut = evaluate(problem, (0, 0, 1, 1), ((0,), (1,)))
     assert cut.stage_bytes == (1000 + 900 + 4 * 100, 2000 + 1000 + 4 * 800)
 
@@ -161,3 +162,16 @@ def test_estimate_is_a_roofline(graph: OpGraph, machine: Machine, origin: Origin
     assert table.time_s(OpKey("k2", "cores:1", 1)) == pytest.approx(kernel_s + 8_000_800 / 8e9)
     assert table.missing(op_keys(heavy, options_of(machine))) == ()
     assert build_problem(heavy, table, machine).n_ops == 4
+
+
+def test_a_listed_link_takes_its_own_time(
+    graph: OpGraph, profile: ProfileTable, machine: Machine
+) -> None:
+    slow = Machine(
+        machine.name, machine.devices, machine.memories, (Link("cores:0", "cores:1", 1e-3, 1e6),)
+    )
+    problem = build_problem(graph, profile, slow)
+    there, back = (0, 1), (1, 0)
+    for cost in (problem.send, problem.recv):
+        assert cost.seconds(*there, 2000) == pytest.approx(1e-3 + 2e-3)
+        assert cost.seconds(*back, 2000) < 1e-3

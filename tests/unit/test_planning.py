@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
+from partitioner import planning
 from partitioner.cost import build_problem
-from partitioner.errors import InfeasibleError, PartitionerError, PlanError
+from partitioner.errors import InfeasibleError, NoneFoundError, PartitionerError, PlanError
 from partitioner.graph import OpGraph
 from partitioner.machine import Machine
 from partitioner.plan import Plan
 from partitioner.planning import Choice, adopt, choose, make_plan
-from partitioner.problem import Objective, Problem
+from partitioner.problem import Objective, Problem, Solution
 from partitioner.profiling.table import ProfileTable
+from partitioner.solvers import single
 
 ProfileMaker = Callable[..., ProfileTable]
 
@@ -343,3 +345,36 @@ def test_an_edited_plan_that_breaks_order(
     backwards = replace(plan, stages=plan.stages[::-1])
     with pytest.raises(PlanError, match="'conv_0' in stage 1 feeds 'add_3' in the earlier stage 0"):
         adopt(backwards, graph, machine, profile, problem, choice)
+
+
+def test_nothing_is_proven_of_what_the_solver_does_not_search(
+    plan: Plan,
+    graph: OpGraph,
+    machine: Machine,
+    profile: ProfileTable,
+    problem: Problem,
+    choice: Choice,
+) -> None:
+    # A bound far above what the plan takes stands for a plan outside the solver's space.
+    high = replace(choice, bound_s=1.0)
+    predicted = adopt(plan.stripped(), graph, machine, profile, problem, high).predicted
+    assert predicted is not None
+    assert predicted.status == "FEASIBLE"
+    assert predicted.bound_s == 0.0
+
+
+def test_a_search_cut_short_proves_nothing(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def uncut(problem: Problem, **options: object) -> Solution:
+        if not problem.allowed.all():
+            raise NoneFoundError("out of time")
+        found = single(problem, 2)
+        assert found is not None
+        return found
+
+    monkeypatch.setattr(planning, "solve", uncut)
+    found = choose(problem, strategy="pipeline")
+    # The equal split is the best pipeline left; how good it is nobody knows.
+    assert len(found.solution.placements) == 2
+    assert found.bound_s == 0.0
