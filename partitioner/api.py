@@ -103,7 +103,6 @@ def auto_partition(
     wanted = _objective(objective if given is None else given.objective)
     require_strategy(strategy)
     builds = builds or BuildCache()
-    progress("importing the model", 0.0)
     grouped = import_model(model, input_shapes=input_shapes)
     graph = grouped.graph
     price = partial(
@@ -133,7 +132,6 @@ def auto_partition(
             progress=progress,
         )
     problem = price(table)
-    progress("solving", 1.0)
     choice = choose(problem, strategy=strategy, time_limit_s=time_limit_s)
     if given is None:
         chosen = make_plan(graph, machine, table, problem, choice)

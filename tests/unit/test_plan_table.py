@@ -61,7 +61,7 @@ def test_plan_says_everything(plan: Plan) -> None:
     # Stage 0: two ops of 1 ms, one tensor in (100 B) and two out (400 B each), each 0.1 ms.
     # Its memory: 1000 B of constants, 900 B alive, the 100 B tensor in two queue slots.
     assert " ".join(lines[3].split()) == (
-        "0 cores:0 0 100% 2 Conv_0 .. Relu_1 2 ms 300 us 2.3 ms 100 B 800 B 2.1 kB"
+        "0 cores:0 0 100% 2 Conv_0 .. Relu_1 2 ms 300 us 2.3 ms 100 B 800 B 2.3 kB"
     )
     assert lines[4].split()[5:8] == ["Conv_2", "..", "Add_3"]
     text = str(plan)
