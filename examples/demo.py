@@ -39,7 +39,7 @@ def main() -> int:
             for _ in pipe.map(items):
                 pass
         trace.write_chrome(FOLDER / "trace.json")
-        report = part.measure(items, baselines=True, rounds=5, seconds=1.0, progress=progress)
+        report = part.measure(items, baselines=True, rounds=3, seconds=1.0, progress=progress)
     part.plan.save(FOLDER / "plan.json")
     write_json(FOLDER / "report.json", report.to_data())
     write_text(FOLDER / "report.txt", f"{report}\n\n{explain(part.plan)}\n")
