@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from hypothesis import settings
 
 from partitioner.cost import build_problem, options_of
 from partitioner.graph import Constant, Op, OpGraph, Tensor
-from partitioner.machine import Device, HostInfo, Machine
+from partitioner.machine import Device, HostInfo, Machine, host_info
 from partitioner.plan import Plan
 from partitioner.planning import choose, make_plan
 from partitioner.problem import Problem
@@ -110,3 +110,11 @@ def problem(graph: OpGraph, profile: ProfileTable, machine: Machine) -> Problem:
 def plan(graph: OpGraph, machine: Machine, profile: ProfileTable, problem: Problem) -> Plan:
     """The best plan: conv_0 and relu_1 on core 0, conv_2 and add_3 on core 1."""
     return make_plan(graph, machine, profile, problem, choose(problem))
+
+
+@pytest.fixture(autouse=True)
+def _own_host() -> Iterator[None]:
+    """What one test pretends of the host is not remembered for the next."""
+    host_info.cache_clear()
+    yield
+    host_info.cache_clear()
