@@ -40,7 +40,8 @@ def evaluate(
     stage_of : sequence of int, length n_ops
         Stage of each op.
     placements : sequence of sequence of int
-        For each stage, the options of its replicas.
+        For each stage, the options of its replicas; an option with `Problem.replicas` stands for
+        that many.
 
     Returns
     -------
@@ -55,36 +56,39 @@ def evaluate(
     """
     stages = _members(problem, stage_of, placements)
     hops = list(_hops(problem, stage_of))
-    n = len(stages)
-    send: list[list[float]] = [[0.0] * len(options) for options in placements]
-    recv: list[list[float]] = [[0.0] * len(options) for options in placements]
+    counts = problem.replicas.tolist()
+    copies = [[each for each in options for _ in range(counts[each])] for options in placements]
+    send: list[list[float]] = [[0.0] * len(options) for options in copies]
+    recv: list[list[float]] = [[0.0] * len(options) for options in copies]
     links: dict[str, float] = {}
-    _charge(problem, placements, hops, send, recv, links)
+    _charge(problem, copies, hops, send, recv, links)
 
     compute = [
         [float(problem.time_s[ops, option].sum()) for option in options]
-        for ops, options in zip(stages, placements, strict=True)
+        for ops, options in zip(stages, copies, strict=True)
     ]
     busy = [
         [
             compute[s][r] + float(problem.host_s[option]) + send[s][r] + recv[s][r]
-            for r, option in enumerate(placements[s])
+            for r, option in enumerate(options)
         ]
-        for s in range(n)
+        for s, options in enumerate(copies)
     ]
     stage_period = [_shared(times) for times in busy]
+    links |= _host_loads(problem, copies, busy)
     loads = [(f"stage {s}", time) for s, time in enumerate(stage_period)] + list(links.items())
     bottleneck, period = max(loads, key=lambda load: load[1])
 
-    stage_bytes = [_stage_bytes(problem, s, ops, hops) for s, ops in enumerate(stages)]
+    latency = _latency(problem, copies, hops, busy)
+    stage_bytes = _stage_bytes(problem, stage_of, stages, hops)
     pools = np.zeros(len(problem.pool_bytes))
-    for options, size in zip(placements, stage_bytes, strict=True):
+    for options, size in zip(copies, stage_bytes, strict=True):
         for option in options:
             pools[problem.pool_of[option]] += size
 
     return Evaluation(
         period_s=period,
-        latency_s=_latency(problem, placements, hops, busy),
+        latency_s=latency,
         compute_s=_tuples(compute),
         send_s=_tuples(send),
         recv_s=_tuples(recv),
@@ -93,8 +97,14 @@ def evaluate(
         link_s=tuple((name, time) for name, time in links.items() if time > 0),
         stage_bytes=tuple(stage_bytes),
         pool_bytes=tuple(pools.tolist()),
+        copies=sum(hop.source is not None and hop.target is not None for hop in hops),
+        devices=sum(len(options) for options in copies),
         bottleneck=bottleneck,
-        violations=tuple(_violations(problem, stage_of, placements, stages, pools)),
+        violations=(
+            *_violations(problem, stage_of, placements, stages, pools),
+            *_over("period", period, problem.period_cap_s),
+            *_over("latency", latency, problem.latency_cap_s),
+        ),
     )
 
 
@@ -201,13 +211,31 @@ def _shared(times: Sequence[float]) -> float:
     return 1.0 / sum(1.0 / time for time in times)
 
 
+def _host_loads(
+    problem: Problem, placements: Sequence[Sequence[int]], busy: Sequence[Sequence[float]]
+) -> dict[str, float]:
+    """Time an item takes of each host core; unequal replicas serve items by their speed."""
+    loads: dict[str, float] = {}
+    for options, times in zip(placements, busy, strict=True):
+        speeds = [1.0 / time if min(times) > 0 else 1.0 for time in times]
+        for option, speed in zip(options, speeds, strict=True):
+            if problem.host_core[option] >= 0:
+                name = f"host core {problem.host_core[option]}"
+                share = speed / sum(speeds)
+                loads[name] = loads.get(name, 0.0) + share * float(problem.host_s[option])
+    return loads
+
+
 def _latency(
     problem: Problem,
     placements: Sequence[Sequence[int]],
     hops: Sequence[_Hop],
     busy: Sequence[Sequence[float]],
 ) -> float:
-    """One item through an empty pipeline, on the slowest replica of each stage."""
+    """One item through an empty pipeline, on the slowest replica of each stage.
+
+    Stages that are not contiguous visit each other in turns, so their times can only be added up.
+    """
     ends = [*placements, (problem.n_options,)]
 
     def link_s(hop: _Hop) -> float:
@@ -217,33 +245,45 @@ def _latency(
         return max(problem.link.seconds(x, y, amount) for x in a for y in b)
 
     slowest = [max(times) for times in busy]
-    if problem.latency_model is LatencyModel.SERIAL:
+    if problem.latency_model is LatencyModel.SERIAL or not problem.contiguous:
         return sum(slowest) + sum(link_s(hop) for hop in hops)
     ready = [0.0] * len(ends)  # the caller, last, is ready when its last output has come
+    leaving: list[list[_Hop]] = [[] for _ in slowest]
     for hop in hops:
-        if hop.source is None and hop.target is not None:
+        if hop.source is not None:
+            leaving[hop.source].append(hop)
+        elif hop.target is not None:
             ready[hop.target] = max(ready[hop.target], link_s(hop))
     # Stages are numbered along their edges, so one pass in order settles each start time.
     for stage, time in enumerate(slowest):
         ready[stage] += time
-        for hop in hops:
+        for hop in leaving[stage]:
             target = -1 if hop.target is None else hop.target
-            if hop.source == stage and not 0 <= target < stage:
+            if not 0 <= target < stage:
                 ready[target] = max(ready[target], ready[stage] + link_s(hop))
     return max(ready)
 
 
-def _stage_bytes(problem: Problem, stage: int, ops: Sequence[int], hops: Sequence[_Hop]) -> float:
+def _stage_bytes(
+    problem: Problem,
+    stage_of: Sequence[int],
+    stages: Sequence[Sequence[int]],
+    hops: Sequence[_Hop],
+) -> list[float]:
     """Constants once, the largest working set, and every entering tensor in each queue slot."""
-    members = set(ops)
-    constants = sum(
-        float(size)
-        for size, readers in zip(problem.constant_bytes, problem.constant_ops, strict=True)
-        if not members.isdisjoint(readers)
-    )
-    entering = sum(float(problem.tensor_bytes[hop.tensor]) for hop in hops if hop.target == stage)
-    live = float(problem.live_bytes[list(ops)].max())
-    return constants + live + problem.queue_slots * entering
+    sizes = [float(problem.live_bytes[list(ops)].max()) for ops in stages]
+    for size, readers in zip(problem.constant_bytes.tolist(), problem.constant_ops, strict=True):
+        for stage in {stage_of[reader] for reader in readers}:
+            sizes[stage] += size
+    for hop in hops:
+        if hop.target is not None:
+            sizes[hop.target] += problem.queue_slots * float(problem.tensor_bytes[hop.tensor])
+    return sizes
+
+
+def _over(name: str, value: float, cap: float) -> Iterator[str]:
+    if value > cap * (1 + _ROUNDING):
+        yield f"the {name} is {value:.9g} s; its cap is {cap:.9g} s"
 
 
 def _violations(
@@ -254,7 +294,7 @@ def _violations(
     pools: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
 ) -> Iterator[str]:
     names = problem.op_names
-    for u, v in problem.edges:
+    for u, v in problem.edges if problem.contiguous else ():
         if stage_of[u] > stage_of[v]:
             yield (
                 f"op {names[u]!r} in stage {stage_of[u]} feeds {names[v]!r} in the earlier "

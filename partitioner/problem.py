@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from partitioner.errors import ProblemError
+from partitioner.problem_check import check_problem
 
 __all__ = [
     "Evaluation",
@@ -31,12 +31,23 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
+# Stands for an array whose length only the problem knows; filled in when it is made.
+_UNSET: Ints = np.zeros(0, dtype=np.int64)
+
 
 class Objective(Enum):
     """What is minimized."""
 
     PERIOD = "period"
+    """Steady-state seconds between completions."""
     LATENCY = "latency"
+    """Seconds of one item, by the latency model."""
+    COPIES = "copies"
+    """Tensors moved from a stage to another, once for each stage that reads them."""
+    MEMORY = "memory"
+    """Bytes demanded of all pools together."""
+    DEVICES = "devices"
+    """Replicas of all stages together."""
 
 
 class LatencyModel(Enum):
@@ -139,8 +150,24 @@ class Problem:
         Groups of ops that must share a stage.
     max_stages : int
         Largest number of stages.
+    contiguous : bool
+        True: stages are numbered along the edges, so that a pipeline can run them in order.
+        False: the ops of a stage may lie anywhere and stage numbers are labels; latency is then
+        the serial sum.
+    replicas : array of int, shape (n_options,)
+        Equal replicas that a stage on that option runs as; they share items, so that its period
+        is its busy time over their number, and each holds the stage's memory. `uses` counts all
+        of them; times and transfers are those of one item. One each by default.
+    host_core : array of int, shape (n_options,)
+        Host core whose time `host_s` of that option takes, besides the stage's own; -1 (default)
+        for none.
     objective : Objective
         What is minimized.
+    second : Objective or None
+        What is minimized next, among assignments whose first objective is within 1e-6 of the
+        least, relatively.
+    period_cap_s, latency_cap_s : float
+        Limits on the period and the latency; inf for none.
     latency_model : LatencyModel
         How latency is counted.
 
@@ -176,12 +203,20 @@ class Problem:
     queue_slots: int = 0
     send_once: bool = False
     colocate: tuple[tuple[int, ...], ...] = ()
+    contiguous: bool = True
+    replicas: Ints = field(default_factory=lambda: _UNSET)
+    host_core: Ints = field(default_factory=lambda: _UNSET)
     objective: Objective = Objective.PERIOD
+    second: Objective | None = None
+    period_cap_s: float = float("inf")
+    latency_cap_s: float = float("inf")
     latency_model: LatencyModel = LatencyModel.ATOMIC
 
     def __post_init__(self) -> None:
-        _check_shapes(self)
-        _check_values(self)
+        for name, usual in (("replicas", 1), ("host_core", -1)):
+            if getattr(self, name) is _UNSET:
+                object.__setattr__(self, name, np.full(self.n_options, usual, dtype=np.int64))
+        check_problem(self)
         for name, array in _arrays(self).items():
             object.__setattr__(self, name, _frozen(array))
 
@@ -240,6 +275,10 @@ class Evaluation:
         Memory of one replica of each stage.
     pool_bytes : tuple of float
         Memory demanded of each pool.
+    copies : int
+        Tensors moved from a stage to another, once for each stage that reads them.
+    devices : int
+        Replicas of all stages together.
     bottleneck : str
         What sets the period, e.g. ``"stage 1"``.
     violations : tuple of str
@@ -256,6 +295,8 @@ class Evaluation:
     link_s: tuple[tuple[str, float], ...]
     stage_bytes: tuple[float, ...]
     pool_bytes: tuple[float, ...]
+    copies: int
+    devices: int
     bottleneck: str
     violations: tuple[str, ...] = ()
 
@@ -264,11 +305,23 @@ class Evaluation:
         """Whether every rule holds."""
         return not self.violations
 
+    @property
+    def memory_bytes(self) -> float:
+        """Memory demanded of all pools together."""
+        return sum(self.pool_bytes)
+
     def value(self, objective: Objective) -> float:
         """The objective; inf when infeasible."""
         if not self.feasible:
             return float("inf")
-        return self.period_s if objective is Objective.PERIOD else self.latency_s
+        values = {
+            Objective.PERIOD: self.period_s,
+            Objective.LATENCY: self.latency_s,
+            Objective.COPIES: self.copies,
+            Objective.MEMORY: self.memory_bytes,
+            Objective.DEVICES: self.devices,
+        }
+        return float(values[objective])
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,11 +333,14 @@ class SolveStats:
     status : Status
         OPTIMAL only with a proven bound within 1e-6 relative of the objective.
     objective, bound : float
-        Value by `evaluation` and the proven lower bound, seconds.
+        Value by `evaluation` and the proven lower bound, in the objective's unit.
     wall_s : float
         Seconds spent.
     method : str
         Which solver.
+    second, second_bound : float or None
+        The same of the second objective, where the problem has one: no assignment that is as good
+        in the first is below the bound in the second.
     """
 
     status: Status
@@ -292,6 +348,8 @@ class SolveStats:
     bound: float
     wall_s: float
     method: str
+    second: float | None = None
+    second_bound: float | None = None
 
     @property
     def gap(self) -> float:
@@ -310,7 +368,7 @@ class Solution:
     Attributes
     ----------
     stage_of : tuple of int, length n_ops
-        Stage of each op; stages are numbered so that no edge goes back (contiguous).
+        Stage of each op; in a contiguous problem stages are numbered so that no edge goes back.
     placements : tuple of tuple of int
         For each stage the options its replicas run on (one entry: no replicas). Unequal replicas
         share items in proportion to their speed.
@@ -337,78 +395,3 @@ def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     copy = array.copy()
     copy.setflags(write=False)
     return copy
-
-
-def _check_shapes(p: Problem) -> None:
-    n, m, t = len(p.op_names), len(p.option_names), len(p.consumers)
-    if n == 0:
-        raise ProblemError("the problem has no ops; it needs at least one")
-    if m == 0:
-        raise ProblemError("the problem has no placement options; name at least one device")
-    if p.max_stages < 1:
-        raise ProblemError(f"max_stages is {p.max_stages}; it must be at least 1")
-    expected: dict[str, tuple[int, ...]] = {
-        "time_s": (n, m),
-        "allowed": (n, m),
-        "host_s": (m,),
-        "uses": (m, len(p.capacity)),
-        "pool_of": (m,),
-        "producer": (t,),
-        "to_caller": (t,),
-        "amount": (t,),
-        "tensor_bytes": (t,),
-        "bus_of": (m + 1, m + 1),
-        "constant_bytes": (len(p.constant_ops),),
-        "live_bytes": (n,),
-    }
-    for name, shape in expected.items():
-        found = getattr(p, name).shape
-        if found != shape:
-            raise ProblemError(f"{name} has shape {found}; {n} ops, {m} options need {shape}")
-    for name in ("send", "recv", "link"):
-        cost: TransferCost = getattr(p, name)
-        for part in (cost.base_s, cost.per_unit_s):
-            if part.shape != (m + 1, m + 1):
-                raise ProblemError(
-                    f"{name} has shape {part.shape}; {m} options and the caller need {(m + 1,) * 2}"
-                )
-
-
-def _check_values(p: Problem) -> None:
-    bad = np.argwhere(np.isnan(p.time_s) | (p.time_s < 0))
-    if len(bad):
-        op, option = bad[0]
-        raise ProblemError(
-            f"op {p.op_names[op]!r} takes {p.time_s[op, option]} s on {p.option_names[option]!r}; "
-            "times must be zero or more (inf: cannot run there)"
-        )
-    for name in ("host_s", "amount", "tensor_bytes", "constant_bytes", "live_bytes"):
-        _check_finite(name, getattr(p, name))
-    for name in ("send", "recv", "link"):
-        _check_finite(f"{name}.base_s", getattr(p, name).base_s)
-        _check_finite(f"{name}.per_unit_s", getattr(p, name).per_unit_s)
-    if np.isnan(p.pool_bytes).any() or (p.pool_bytes < 0).any():
-        raise ProblemError(f"memory budgets must be zero or more, found {p.pool_bytes.tolist()}")
-    if (p.uses < 0).any() or (p.capacity < 0).any():
-        raise ProblemError("resource uses and capacities must be zero or more")
-    if ((p.pool_of < 0) | (p.pool_of >= len(p.pool_bytes))).any():
-        raise ProblemError(f"pool_of must name one of {len(p.pool_bytes)} pools")
-    for tensor, (producer, readers) in enumerate(zip(p.producer, p.consumers, strict=True)):
-        if not -1 <= producer < p.n_ops:
-            raise ProblemError(f"tensor {tensor} is made by op {producer}, which is not there")
-        for reader in readers:
-            if not producer < reader < p.n_ops:
-                raise ProblemError(
-                    f"tensor {tensor} of op {producer} is read by op {reader}; ops must be in a "
-                    f"topological order and below {p.n_ops} (is there a cycle?)"
-                )
-    for group in (*p.constant_ops, *p.colocate):
-        if any(not 0 <= op < p.n_ops for op in group):
-            raise ProblemError(f"{group} names ops that are not there (0..{p.n_ops - 1})")
-
-
-def _check_finite(name: str, values: Floats) -> None:
-    if not np.isfinite(values).all() or (values < 0).any():
-        raise ProblemError(
-            f"{name} holds a negative, NaN or infinite value; zero or more is needed"
-        )

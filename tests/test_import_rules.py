@@ -25,7 +25,11 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("machine", ("machine",), "where it is placed: plain values"),
     ("items", ("arrays", "samples"), "inputs and outputs of a graph"),
     ("profile", ("profiling", "profiling.table"), "measured times of graphs on machines, as data"),
-    ("problem", ("problem",), "plain arrays: knows no graph, machine or profile"),
+    (
+        "problem",
+        ("problem", "problem_check"),
+        "plain arrays: knows no graph, machine or profile",
+    ),
     ("evaluation", ("evaluation",), "the one scorer of problems"),
     ("cost", ("cost",), "graph, machine and profile become a problem"),
     ("solvers", ("solvers",), "problem in, solution out; see ONLY"),

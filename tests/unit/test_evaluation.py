@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from problem_builder import build, uniform
@@ -99,6 +101,65 @@ def test_replicas_of_unequal_speed() -> None:
     assert found.busy_s == ((10.0, 20.0),)
     assert found.period_s == pytest.approx(20 / 3)
     assert found.latency_s == 20.0
+
+
+def test_an_option_of_replicas_is_that_many_stages() -> None:
+    problem = build(
+        TIMES,
+        CHAIN,
+        send=SEND,
+        recv=RECV,
+        replicas=np.array([1, 3]),
+        uses=np.array([[1], [3]]),
+        capacity=np.array([4]),
+        live_bytes=np.array([7.0, 0.0, 0.0]),
+        queue_slots=2,
+        pool_bytes=np.array([100.0]),
+    )
+    found = evaluate(problem, (0, 1, 1), ((1,), (0,)))
+    # Stage 0 is busy 4 + 0.22 in + 0.14 out = 4.36 for an item, on one of three replicas.
+    assert found.busy_s[0] == (pytest.approx(4.36),) * 3
+    assert found.stage_period_s[0] == pytest.approx(4.36 / 3)
+    # Stage 1: 8 + 0.28 + 0.12 = 8.4. An item passes one replica: 4.36 + 8.4.
+    assert found.latency_s == pytest.approx(12.76)
+    # Each replica holds the live 7 and two slots of the input of 1; stage 1 two slots of 4.
+    assert found.pool_bytes == (3 * 9.0 + 8.0,)
+    assert (found.memory_bytes, found.devices, found.copies) == (35.0, 4, 1)
+    assert found.feasible
+
+
+def test_a_host_core_adds_up_the_stages_it_drives() -> None:
+    problem = build(TIMES, CHAIN, host_s=np.array([6.0, 5.0]), host_core=np.array([2, 2]))
+    found = evaluate(problem, (0, 1, 1), ((1,), (0,)))
+    # Stages 4 + 5 = 9 and 8 + 6 = 14; the core that drives both 6 + 5 = 11.
+    assert found.period_s == 14.0
+    assert dict(found.link_s) == {"host core 2": 11.0}
+    # Items alternate between two replicas of one option, each with half of its 6.
+    found = evaluate(problem, (0, 0, 0), ((0, 0),))
+    assert dict(found.link_s) == {"host core 2": 6.0}
+
+
+def test_caps_are_violated_when_exceeded() -> None:
+    problem = build(TIMES, CHAIN, period_cap_s=9.0, latency_cap_s=13.0)
+    assert evaluate(problem, (0, 1, 1), ((1,), (0,))).feasible  # 8 and 4 + 8
+    # On dev1 the last two take 16, after 2.
+    assert evaluate(problem, (0, 1, 1), ((0,), (1,))).violations == (
+        "the period is 16 s; its cap is 9 s",
+        "the latency is 18 s; its cap is 13 s",
+    )
+
+
+def test_free_stages_may_go_back() -> None:
+    problem = build(TIMES, CHAIN, send=SEND, recv=RECV)
+    back = ((0, 1, 0), ((0,), (1,)))
+    assert "op 'op1' in stage 1 feeds 'op2'" in evaluate(problem, *back).violations[0]
+    found = evaluate(dataclasses.replace(problem, contiguous=False), *back)
+    assert found.feasible
+    # Stage 0: 2 + 5, in 0.22 and 0.2 + 0.12, out 0.14 and 0.12: 7.8. Stage 1: 6, in 0.28,
+    # out 0.16: 6.44. One item passes stage 0 twice: the sum.
+    assert found.period_s == pytest.approx(7.8)
+    assert found.latency_s == pytest.approx(14.24)
+    assert found.copies == 2
 
 
 def test_replicas_exchange_with_the_average_peer() -> None:

@@ -34,6 +34,10 @@ def chain() -> object:
         ("producer", np.array([0, 5]), "made by op 5"),
         ("colocate", ((0, 7),), r"\(0, 7\) names ops that are not there"),
         ("max_stages", 0, "max_stages is 0"),
+        ("replicas", np.array([1, 0]), "replicas must be one or more"),
+        ("host_core", np.array([0]), r"host_core has shape \(1,\)"),
+        ("period_cap_s", float("nan"), "period_cap_s is nan"),
+        ("latency_cap_s", -1.0, "latency_cap_s is -1.0"),
     ],
 )
 def test_malformed_problems_are_refused(field: str, value: object, says: str) -> None:
@@ -82,8 +86,16 @@ def test_value_of_a_violation_is_infinite() -> None:
     fields = dict.fromkeys(
         ("compute_s", "send_s", "recv_s", "busy_s", "stage_period_s", "link_s", "stage_bytes"), ()
     )
-    good = Evaluation(period_s=2.0, latency_s=3.0, pool_bytes=(), bottleneck="", **fields)
-    assert good.value(Objective.PERIOD) == 2.0
-    assert good.value(Objective.LATENCY) == 3.0
+    good = Evaluation(
+        period_s=2.0,
+        latency_s=3.0,
+        pool_bytes=(4.0, 5.0),
+        copies=6,
+        devices=7,
+        bottleneck="",
+        **fields,
+    )
+    values = [good.value(objective) for objective in Objective]
+    assert values == [2.0, 3.0, 6.0, 9.0, 7.0]
     bad = dataclasses.replace(good, violations=("no",))
     assert bad.value(Objective.PERIOD) == float("inf")
