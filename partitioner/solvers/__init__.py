@@ -22,6 +22,7 @@ from partitioner.solvers.brute import exhaustive
 from partitioner.solvers.dp import applies
 from partitioner.solvers.limits import Limits, Progress
 from partitioner.solvers.neighbours import neighbours
+from partitioner.solvers.pipeline import begin, run_cpsat, run_dp, run_pipeline
 from partitioner.solvers.session import Session
 
 __all__ = [
@@ -46,26 +47,25 @@ def _dp(problem: Problem, limits: Limits) -> Solution:
             "overlap; use method 'cpsat' or 'auto'"
         )
     session = Session(problem, limits, "dp")
+    prices = begin(session)
     if session.open:
-        session.run_dp()
+        run_dp(session, prices)
     return session.result()
 
 
 def _cpsat(problem: Problem, limits: Limits) -> Solution:
     """CP-SAT alone."""
     session = Session(problem, limits, "cpsat")
+    begin(session)
     if session.open:
-        session.run_cpsat()
+        run_cpsat(session)
     return session.result()
 
 
 def _auto(problem: Problem, limits: Limits) -> Solution:
-    """Dynamic programming where it fits, CP-SAT for whatever is left to prove."""
+    """Whichever methods suit the problem, one after the other on the same incumbent and bound."""
     session = Session(problem, limits, "auto")
-    if session.open and applies(problem):
-        session.try_dp()
-    if session.open:
-        session.run_cpsat()
+    run_pipeline(session)
     return session.result()
 
 

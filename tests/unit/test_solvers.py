@@ -183,8 +183,8 @@ def test_interruption_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -
     def interrupt(*_args: object, **_fields: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(session, "exact_table", interrupt)
-    monkeypatch.setattr(session, "search", interrupt)
+    monkeypatch.setattr(pipeline, "exact_table", interrupt)
+    monkeypatch.setattr(pipeline, "search", interrupt)
     found = solve(chain(equal([1, 2, 3, 4, 2], 2), recv=uniform(2, 0.1, 0.0)))
     assert found.stats.status is Status.FEASIBLE
     assert found.evaluation.feasible

@@ -1,0 +1,117 @@
+"""The contiguous problem: incumbent, dynamic programming and CP-SAT, in turn on one session."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from partitioner.problem import Problem
+from partitioner.solvers.bounds import Prices, load_prices, lower_bound
+from partitioner.solvers.dp import TooLargeError, applies, exact_table
+from partitioner.solvers.heuristics import incumbent, scored
+from partitioner.solvers.ilp import search
+from partitioner.solvers.limits import RELATIVE
+from partitioner.solvers.reduce import Units, most_stages
+from partitioner.solvers.session import Session
+
+__all__ = ["begin", "run_cpsat", "run_dp", "run_pipeline"]
+
+# Each round starts from a better incumbent, which prunes more and rounds less; two or three do.
+_ROUNDS = 6
+# Precision of CP-SAT's integers: small ones are quicker, and its presolve has been seen to lose
+# solutions with large ones.
+_BITS, _MORE_BITS, _MOST_BITS = 28, 5, 42
+
+
+def begin(session: Session) -> tuple[Prices, ...]:
+    """Give the session its first bound and assignment.
+
+    Returns
+    -------
+    tuple of Prices
+        Load prices, for `run_dp`.
+    """
+    problem, units = session.problem, session.units
+    prices = load_prices(problem, units)
+    session.prove(lower_bound(problem, units, prices))
+    session.offer(incumbent(problem, units, session.limits, prices, session.bound))
+    return prices
+
+
+def run_pipeline(session: Session) -> None:
+    """Dynamic programming where it fits, CP-SAT for whatever is left to prove."""
+    prices = begin(session)
+    if session.open and applies(session.problem):
+        with suppress(TooLargeError):
+            run_dp(session, prices)
+    if session.open:
+        run_cpsat(session)
+
+
+def run_dp(session: Session, prices: tuple[Prices, ...]) -> None:
+    """Dynamic programming over all downsets.
+
+    Raises
+    ------
+    TooLargeError
+        If there are too many.
+    """
+    problem = session.problem
+    for _ in range(_ROUNDS):
+        before = session.objective
+        # Values that would not be an improvement by the tolerance need no search.
+        cutoff = before * (1 - RELATIVE / 2)
+        with session.interruptible():
+            table = exact_table(
+                problem, session.units, session.limits, session.clock, cutoff, prices
+            )
+            if table.assignment is not None:
+                session.prove(table.bound)
+                session.offer(scored(problem, *table.assignment, "dp"))
+            elif session.best is None:
+                session.prove_infeasible()
+            else:
+                session.prove(cutoff)
+        if not session.open or not session.objective < before:
+            return
+
+
+def run_cpsat(session: Session) -> None:
+    """CP-SAT until proof or the end of time."""
+    problem, units = session.problem, session.units
+    bits = _BITS
+    while session.open:
+        before, best = session.objective, session.best
+        with session.interruptible():
+            found = search(
+                problem,
+                units,
+                session.limits,
+                session.clock,
+                ceiling_s=before if best is not None else _ceiling(problem, units),
+                floor_s=session.bound,
+                start=None if best is None else (best.stage_of, best.placements),
+                bits=bits,
+            )
+            if found.assignment is not None:
+                session.offer(scored(problem, *found.assignment, "cpsat"))
+            if found.bound == float("inf"):
+                session.prove_infeasible()
+                return
+            session.prove(found.bound)
+            if not session.objective < before / 2:
+                # What a finished search leaves open is rounding; a much better incumbent alone
+                # makes the steps finer.
+                bits += _MORE_BITS
+            if not found.finished or bits > _MOST_BITS:
+                return
+
+
+def _ceiling(problem: Problem, units: Units) -> float:
+    """An objective that every assignment meets, for want of a better one."""
+    dearest = [float(row[row < float("inf")].max()) for row in units.time_s]
+    stages = min(most_stages(problem), len(units))
+    moves = 0.0
+    for cost in (problem.send, problem.recv, problem.link):
+        each = cost.base_s.max() + problem.amount * cost.per_unit_s.max()
+        moves += float(each.sum()) * (stages + 1)
+    return sum(dearest) + stages * float(problem.host_s.max()) + moves
