@@ -8,7 +8,7 @@ from problem_builder import build, uniform
 
 from partitioner.errors import InfeasibleError, ProblemError
 from partitioner.problem import LatencyModel, Objective, Problem, Status, TransferCost
-from partitioner.solvers import SOLVERS, Limits, neighbours, session, solve
+from partitioner.solvers import SOLVERS, Limits, neighbours, pipeline, solve
 
 METHODS = ("auto", *SOLVERS)
 
