@@ -1,7 +1,8 @@
 """Exact reductions: ops that must share a stage become one unit; equal options become a class.
 
 Stages are numbered along the edges, so that whatever lies on a cycle once colocated ops are merged
-must be in the same stage too: a unit is a strongly connected component of that merged graph.
+must be in the same stage too: a unit is a strongly connected component of that merged graph. Where
+stages are not contiguous, units are colocated ops alone, in the order of their first op.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Flow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Units:
-    """The problem's ops merged into units, in a topological order.
+    """The problem's ops merged into units, in a topological order if the problem is contiguous.
 
     Attributes
     ----------
@@ -132,7 +133,7 @@ def stages_of(units: Units, stage_of_unit: Sequence[int]) -> tuple[int, ...]:
 
 
 def _components(problem: Problem) -> tuple[list[int], tuple[tuple[int, ...], ...]]:
-    arcs = list(problem.edges)
+    arcs = list(problem.edges) if problem.contiguous else []
     for group in problem.colocate:
         arcs += [(a, b) for a in group[:1] for b in group[1:]]
         arcs += [(b, a) for a in group[:1] for b in group[1:]]
@@ -143,7 +144,8 @@ def _components(problem: Problem) -> tuple[list[int], tuple[tuple[int, ...], ...
     groups: dict[int, list[int]] = {}
     for op in range(n):
         groups.setdefault(int(label[op]), []).append(op)
-    order = _topological(problem, label, groups)
+    # Without an order of stages, merged ops may feed each other in a cycle; op order will do.
+    order = _topological(problem, label, groups) if problem.contiguous else list(groups)
     unit_of = [0] * n
     for unit, key in enumerate(order):
         for op in groups[key]:
@@ -248,8 +250,9 @@ def _swap(problem: Problem, a: int, b: int) -> tuple[tuple[int, ...], tuple[int,
     options = order[:-1]
     if not all(_same(array, array[:, options]) for array in (problem.time_s, problem.allowed)):
         return None
-    if not _same(problem.host_s, problem.host_s[options]):
-        return None
+    for each in (problem.host_s, problem.replicas, problem.host_core):
+        if not _same(each, each[options]):
+            return None
     square = np.ix_(order, order)
     for cost in (problem.send, problem.recv, problem.link):
         for part in (cost.base_s, cost.per_unit_s):
