@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from partitioner.errors import InfeasibleError, NoneFoundError
 from partitioner.problem import Problem, Solution, SolveStats, Status
-from partitioner.solvers.diagnosis import certain_causes, explain_infeasible
 from partitioner.solvers.heuristics import best_of
 from partitioner.solvers.limits import RELATIVE, Clock, Limits
+from partitioner.solvers.obvious import certain_causes, explain_infeasible
 from partitioner.solvers.reduce import Units, reduce_ops
 
 __all__ = ["Session"]

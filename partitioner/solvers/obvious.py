@@ -1,4 +1,4 @@
-"""Why a problem has no solution: demand, limit, shortfall, and what would lift it."""
+"""Reasons against any solution that are seen without search: demand, limit, shortfall, a way out."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _single_too_large(problem: Problem, units: Units) -> Iterator[str]:
         runs = units.runs[unit]
         if not runs.any():
             continue
-        limit = float(problem.pool_bytes[problem.pool_of[runs]].max())
+        limit = float((problem.pool_bytes[problem.pool_of] / problem.replicas)[runs].max())
         if demand[unit] > limit * (1 + 1e-9):
             names = ", ".join(repr(problem.op_names[op]) for op in units.members[unit][:8])
             yield (
