@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from partitioner.errors import ProblemError
-from partitioner.problem import Floats, LatencyModel, Objective, Problem
+from partitioner.problem import Bools, Floats, LatencyModel, Objective, Problem
 from partitioner.solvers.bounds import Prices
+from partitioner.solvers.cuts import Cuts
 from partitioner.solvers.ideals import all_ideals, membership
 from partitioner.solvers.limits import RELATIVE, Clock, Limits
 from partitioner.solvers.reduce import (
@@ -32,10 +33,20 @@ from partitioner.solvers.reduce import (
 )
 from partitioner.solvers.spans import SpanCosts, Spans
 
-__all__ = ["Table", "TooLargeError", "applies", "exact_table", "run_table"]
+__all__ = [
+    "Table",
+    "TooLargeError",
+    "applies",
+    "exact_table",
+    "longest_period",
+    "run_cuts",
+    "run_table",
+    "within_reach",
+]
 
 Key = tuple[tuple[int, ...], int]
 _QUANTA = float(1 << 40)
+_ROUNDING = 1e-9
 
 
 class TooLargeError(ProblemError):
@@ -68,9 +79,18 @@ class _State:
 
 
 def applies(problem: Problem) -> bool:
-    """Whether the objective adds up stage by stage: the atomic latency, with its overlap, not."""
-    period = problem.objective is Objective.PERIOD
-    return period or problem.latency_model is LatencyModel.SERIAL
+    """Whether the table can be made, so that its value is a lower bound.
+
+    Stages must follow one another and the objective add up stage by stage, which the atomic
+    latency, with its overlap, does not. A cap on the latency is more than a state holds: it is
+    left to the re-scoring, which is no use where nothing else keeps the stages apart.
+    """
+    objective, capped = problem.objective, np.isfinite(problem.latency_cap_s)
+    if not problem.contiguous:
+        return False
+    if objective is Objective.LATENCY:
+        return problem.latency_model is LatencyModel.SERIAL
+    return objective is Objective.PERIOD or not capped
 
 
 def exact_table(
@@ -89,11 +109,12 @@ def exact_table(
         If there are too many; CP-SAT has no such limit.
     """
     slots = most_stages(problem)
-    bounded = problem.objective is Objective.PERIOD and np.isfinite(cutoff) and len(prices) > 0
+    period_s = longest_period(problem, cutoff)
+    bounded = np.isfinite(period_s) and len(prices) > 0
     most, reach, work = np.inf, -np.inf, np.zeros(len(units))
     if bounded:
         work = prices[0].work
-        most = cutoff * (slots - 1) * (1 + RELATIVE)
+        most = period_s * (slots - 1) * (1 + RELATIVE)
         reach = 0.0 if slots > 1 else np.inf
     ideals = all_ideals(units, work, most, reach, limits.max_ideals)
     if ideals is None:
@@ -101,9 +122,10 @@ def exact_table(
             f"dynamic programming: the graph has more than {limits.max_ideals} downsets to cut at, "
             "which is too many for its table; use method 'cpsat' or 'auto'"
         )
+    members = membership(ideals, len(units))
     if bounded:
-        ideals = _within_reach(ideals, prices[0], cutoff, slots)
-    return run_table(problem, units, ideals, limits, clock, cutoff, prices)
+        members = members[within_reach(members, prices[0], period_s, slots)]
+    return run_cuts(problem, units, Cuts.of(units, members), limits, clock, cutoff, prices)
 
 
 def run_table(
@@ -127,46 +149,73 @@ def run_table(
     TooLargeError
         If time or the limit on the table's size run out.
     """
-    members = membership(ideals, len(units))
+    cuts = Cuts.of(units, membership(ideals, len(units)))
+    return run_cuts(problem, units, cuts, limits, clock, cutoff, prices)
+
+
+def run_cuts(
+    problem: Problem,
+    units: Units,
+    cuts: Cuts,
+    limits: Limits,
+    clock: Clock,
+    cutoff: float,
+    prices: tuple[Prices, ...],
+) -> Table:
+    """`run_table` for downsets looked at before."""
     # Whole numbers, so that a downset never sorts behind one that holds it through rounding.
-    quanta = _QUANTA / float(prices[-1].work.sum()) if prices and prices[-1].work.any() else 0.0
-    pieces = (
-        (prices[-1].work * quanta).astype(np.int64)
-        if quanta
-        else np.zeros(len(units), dtype=np.int64)
-    )
-    work = members @ pieces
-    order = np.lexsort((members.sum(axis=1), work))
-    members, work = members[order], work[order]
+    total = float(prices[-1].work.sum()) if prices else 0.0
+    quanta = _QUANTA / total if total > 0 else 0.0
+    pieces = (prices[-1].work * quanta if quanta else np.zeros(len(units))).astype(np.int64)
+    work = cuts.members @ pieces
+    order = np.lexsort((cuts.members.sum(axis=1), work))
+    cuts, work = cuts.take(order), work[order]
     classes = symmetry(problem)
-    costs = SpanCosts(problem, units, members, work)
+    costs = SpanCosts(
+        problem, units, cuts, work, cutoff=cutoff, limit_s=longest_period(problem, cutoff)
+    )
     rates = {
         group[0]: float(problem.uses[group[0]] @ prices[-1].resource + prices[-1].slot) * quanta
         if quanta
         else np.inf
         for group in classes.classes
     }
-    pairs = sum(costs.pairs(rate, cutoff) for rate in rates.values())
+    pairs = sum(costs.pairs(rate) for rate in rates.values())
     if pairs > limits.max_pairs:
         raise TooLargeError(
-            f"dynamic programming: {len(members)} downsets make {pairs} stages to price, more than "
+            f"dynamic programming: {len(work)} downsets make {pairs} stages to price, more than "
             f"its {limits.max_pairs}; use method 'cpsat' or 'auto'"
         )
-    spans = {}
-    for option, rate in rates.items():
-        found = costs.spans(option, rate, cutoff, clock)
-        if found is None:
-            raise TooLargeError("dynamic programming: time ran out before all stages had a price")
-        spans[option] = found
-    search = _Search(problem, classes, spans, members, cutoff, prices, most_stages(problem))
+    spans = costs.spans(rates, clock)
+    if spans is None:
+        raise TooLargeError("dynamic programming: time ran out before all stages had a price")
+    search = _Search(problem, units, classes, spans, cuts, cutoff, prices)
     best, trail = search.run(clock)
     if trail is None:
         return Table(best, None)
     stage_of_unit = np.zeros(len(units), dtype=np.int64)
     for stage in reversed(range(len(trail))):
-        stage_of_unit[members[trail[stage].ideal]] = stage
+        stage_of_unit[cuts.members[trail[stage].ideal]] = stage
     placements = tuple((option,) for option in search.options(trail))
     return Table(best, (stages_of(units, stage_of_unit.tolist()), placements))
+
+
+def longest_period(problem: Problem, cutoff: float) -> float:
+    """Longest period of an assignment below the cut-off and within the cap."""
+    cap_s = problem.period_cap_s * (1 + _ROUNDING)
+    return min(cutoff, cap_s) if problem.objective is Objective.PERIOD else cap_s
+
+
+def within_reach(members: Bools, price: Prices, period_s: float, slots: int) -> Bools:
+    """Downsets that some number of stages makes balanced enough for a period, shape (n_ideals,)."""
+    done = members @ price.work
+    total = float(price.work.sum())
+    keep = np.zeros(len(members), dtype=np.bool_)
+    span = period_s * price.slot * (1 + RELATIVE) + 1e-12 * total
+    for stages in range(1, slots):
+        keep |= (done <= stages * span) & (total - done <= (slots - stages) * span)
+    keep[[0, -1]] = True
+    return keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,22 +233,28 @@ class _Search:
     def __init__(
         self,
         problem: Problem,
+        units: Units,
         classes: Symmetry,
         spans: dict[int, Spans],
-        members: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
+        cuts: Cuts,
         cutoff: float,
         prices: tuple[Prices, ...],
-        slots: int,
     ) -> None:
         self._problem = problem
         self._classes = classes
         self._spans = spans
         self._cutoff = cutoff
-        self._slots = slots
-        self._sum = problem.objective is Objective.LATENCY
-        self._n = len(members)
-        self._rest = [(~members) @ price.work for price in prices]
+        self._period_s = longest_period(problem, cutoff)
+        self._slots = most_stages(problem)
+        self._sum = problem.objective is not Objective.PERIOD
+        self._n = len(cuts.members)
+        outside = ~cuts.members
+        self._rest = [outside @ price.work for price in prices]
         self._prices = prices
+        # What the ops outside a downset still add at least.
+        self._least = np.zeros(self._n)
+        if problem.objective is Objective.LATENCY:
+            self._least = outside @ units.time_s.min(axis=1) * (1 - 1e-12)
 
     def run(self, clock: Clock) -> tuple[float, list[_Step] | None]:
         """Best value and the stages that attain it."""
@@ -251,13 +306,13 @@ class _Search:
         part = slice(int(first[0]), int(first[-1]))
         if part.start == part.stop:
             return False
-        before, busy = value[spans.start[part]], spans.busy_s[part]
-        total = before + busy if self._sum else np.maximum(before, busy)
+        before, cost = value[spans.start[part]], spans.cost[part]
+        total = before + cost if self._sum else np.maximum(before, cost)
         filled = np.flatnonzero(np.diff(first))
         best = np.full(self._n, np.inf)
         best[low + filled] = np.minimum.reduceat(total, first[filled] - first[0])
         best[~self._open(larger)] = np.inf
-        best[best >= self._cutoff] = np.inf
+        best[best + self._least >= self._cutoff] = np.inf
         if not np.isfinite(best).any():
             return False
         state = self._states.setdefault(larger, _State(np.full(self._n, np.inf)))
@@ -265,15 +320,15 @@ class _Search:
         state.via.append((key, option))
         return True
 
-    def _open(self, key: Key) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    def _open(self, key: Key) -> Bools:
         """Downsets whose rest may still fit what is left, by the load bound."""
         useful = np.ones(self._n, dtype=np.bool_)
-        if self._sum or not np.isfinite(self._cutoff):
+        if not np.isfinite(self._period_s):
             return useful
         left = self._problem.capacity - np.array(key[0])
         for price, rest in zip(self._prices, self._rest, strict=True):
             budget = left @ price.resource + price.slot * (self._slots - key[1])
-            useful &= rest <= budget * self._cutoff * (1 + RELATIVE) + 1e-12 * price.total
+            useful &= rest <= budget * self._period_s * (1 + RELATIVE) + 1e-12 * price.total
         useful[-1] = True
         return useful
 
@@ -288,8 +343,8 @@ class _Search:
                 spans = self._spans[option]
                 part = slice(spans.first[ideal], spans.first[ideal + 1])
                 reached = self._states[before].value[spans.start[part]]
-                busy = spans.busy_s[part]
-                total = reached + busy if self._sum else np.maximum(reached, busy)
+                cost = spans.cost[part]
+                total = reached + cost if self._sum else np.maximum(reached, cost)
                 match = np.flatnonzero(total == value)
                 if len(match):
                     trail.append(_Step(key, ideal, option))
@@ -313,15 +368,3 @@ class _Search:
             used = used + self._problem.uses[option]
             chosen.append(option)
         return chosen
-
-
-def _within_reach(ideals: list[int], price: Prices, cutoff: float, slots: int) -> list[int]:
-    """Drop downsets that no number of stages makes balanced enough to beat `cutoff`."""
-    done = membership(ideals, len(price.work)) @ price.work
-    total = float(price.work.sum())
-    keep = np.zeros(len(ideals), dtype=np.bool_)
-    span = cutoff * (1 + RELATIVE) + 1e-12 * total
-    for stages in range(1, slots):
-        keep |= (done <= stages * span) & (total - done <= (slots - stages) * span)
-    keep[[0, -1]] = True
-    return [ideal for ideal, kept in zip(ideals, keep, strict=True) if kept]

@@ -1,28 +1,27 @@
 """What a stage costs, for pairs of downsets that can be its beginning and its end.
 
-For downsets I within J the stage holds J without I. A tensor enters it when its producer is in I
-and J holds more of its readers than I; it leaves when its producer is in the stage and a reader is
-outside J. Both are sums over tensors of products of one factor of I and one of J, so that matrix
-products price many pairs at once. Only pairs cheaper than the cut-off are kept.
+Only pairs are kept that may be part of an assignment below the cut-off and within the caps. What a
+stage pays may hang on options of other stages, which a pair does not know; the least it can be is
+taken, so that sums of prices are lower bounds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from partitioner.problem import Bools, Floats, Ints, Problem
+from partitioner.problem import Bools, Floats, Ints, Objective, Problem
 from partitioner.solvers.bounds import transfer_bounds
+from partitioner.solvers.cuts import Cuts
 from partitioner.solvers.limits import Clock
-from partitioner.solvers.reduce import Flow, Units
+from partitioner.solvers.reduce import Units
 
 __all__ = ["SpanCosts", "Spans"]
 
 _ROUNDING = 1e-9
-_CHUNK = 256
-
-Factors = tuple[Floats, Floats]
+_CHUNK = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,13 +34,45 @@ class Spans:
         Where each final downset's stages begin in the arrays below.
     start : array of int, shape (n_spans,)
         Downset that is done before the stage.
-    busy_s : array, shape (n_spans,)
-        Least busy time of the stage.
+    cost : array, shape (n_spans,)
+        The least that the stage adds to the objective (the period: its own), in its unit.
     """
 
     first: Ints
     start: Ints
-    busy_s: Floats
+    cost: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Option:
+    """An option's share of the prices.
+
+    Attributes
+    ----------
+    most_s : float
+        Largest busy time of interest.
+    busy, slack_s
+        Busy time of each downset's units, sent outputs included, and what a difference of two
+        lacks: host time, less the rounding.
+    refused : array of int, shape (n_ideals,)
+        Units of each downset that cannot run here.
+    weight, links, own_links_s
+        Busy seconds, and link seconds, of each group of transfers; link seconds of the outputs.
+    replicas : int
+        Equal replicas that share the items.
+    budget : float
+        Bytes of the pool.
+    """
+
+    most_s: float
+    busy: Floats
+    slack_s: float
+    refused: Ints
+    weight: Floats
+    links: Floats
+    own_links_s: Floats
+    replicas: int
+    budget: float
 
 
 class SpanCosts:
@@ -51,94 +82,204 @@ class SpanCosts:
     ----------
     problem, units
         The problem and its units.
-    members : array of bool, shape (n_ideals, n_units)
-        Units of each downset, every downset after those within it.
+    cuts : Cuts
+        The downsets, each after those within it.
     work : array of int, shape (n_ideals,)
         Priced work (see `bounds.Prices`) of each downset in some small unit, ascending.
+    cutoff : float
+        Objectives of interest are below.
+    limit_s : float
+        Periods of interest are not above.
     """
 
-    def __init__(self, problem: Problem, units: Units, members: Bools, work: Ints) -> None:
-        self._problem = problem
-        self._units = units
-        self._members = members
-        self._work = work
-        self._inside = members.astype(np.float32)
-        self._inputs = [flow for flow in units.flows if flow.producer < 0]
-        self._moved = [flow for flow in units.flows if flow.producer >= 0 and flow.readers]
-        self._memory = self._memory_factors() if self._memory_may_bind() else None
+    def __init__(
+        self,
+        problem: Problem,
+        units: Units,
+        cuts: Cuts,
+        work: Ints,
+        *,
+        cutoff: float,
+        limit_s: float,
+    ) -> None:
+        self._problem, self._units, self._cuts, self._work = problem, units, cuts, work
+        self._cutoff, self._limit_s = cutoff, limit_s
+        self._sums_bytes = problem.objective is Objective.MEMORY or self._memory_may_bind()
+        if self._sums_bytes:
+            self._own_bytes = cuts.members @ units.constant_bytes
+            self._shared_bytes = np.array([size for size, _ in units.shared])
+            self._entering_bytes = self._entering(problem.queue_slots * problem.tensor_bytes)
+            sizes = np.unique(units.live_bytes[units.live_bytes > 0])[::-1]
+            self._live = [
+                (size, cuts.members[:, units.live_bytes == size].sum(axis=1)) for size in sizes
+            ]
 
-    def pairs(self, rate: float, cutoff: float) -> int:
-        """How many pairs `spans` would price."""
-        last = np.searchsorted(self._work, self._work + rate * cutoff * (1 + _ROUNDING), "right")
+    def pairs(self, rate: float) -> int:
+        """How many pairs an option of that price (see `spans`) would have."""
+        last = np.searchsorted(self._work, self._work + self._reach(rate), "right")
         return int((last - np.arange(len(last)) - 1).sum())
 
-    def spans(self, option: int, rate: float, cutoff: float, clock: Clock) -> Spans | None:
-        """All stages on `option` that cost less than `cutoff`.
+    def spans(self, rates: dict[int, float], clock: Clock) -> dict[int, Spans] | None:
+        """All stages of interest on the given options.
 
         Parameters
         ----------
-        rate : float
-            Price of the option: a stage of period T holds at most ``rate * T`` of `work`.
+        rates : dict
+            Price of each option: a stage of period T holds at most ``rate * T`` of `work`.
         clock : Clock
             When to give up.
 
         Returns
         -------
-        Spans or None
+        dict or None
             None when time ran out.
         """
-        busy = self._own_s(option)
-        runs = self._units.runs[:, option] & (busy < cutoff)
-        busy[~runs] = 0.0
-        done = self._members @ busy
-        refused = (self._members & ~runs).sum(axis=1)
-        factors = self._transfer_factors(option)
-        # Differences of sums are off by their rounding; a bound must not be above the truth.
-        slack = float(self._problem.host_s[option]) - 1e-14 * len(busy) * float(done[-1])
-        reach = rate * cutoff * (1 + _ROUNDING)
-        rows: list[Ints] = []
-        columns: list[Ints] = []
-        values: list[Floats] = []
-        for low in range(0, len(done) - 1, _CHUNK):
-            high = min(low + _CHUNK, len(done) - 1)
-            span = slice(
-                low + 1, int(np.searchsorted(self._work, self._work[high - 1] + reach, "right"))
-            )
-            row = slice(low, high)
-            times = done[None, span] - done[row, None] + slack
-            possible = (times < cutoff) & (refused[None, span] == refused[row, None])
-            possible &= self._nested(row, span)
-            times += factors[0][row] @ factors[1][span].T
-            possible &= times < cutoff
-            if self._memory is not None:
-                possible &= self._fits(option, row, span, self._memory)
-            r, c = np.nonzero(possible)
+        options = {option: self._option(option) for option in rates}
+        parts: dict[int, list[tuple[Ints, Ints, Floats]]] = {option: [] for option in rates}
+        n = len(self._work)
+        for low in range(1, n, _CHUNK):
             if clock.left_s <= 0:
                 return None
-            rows.append(r + low)
-            columns.append(c + low + 1)
-            values.append(np.maximum(times[r, c], 0.0))
-        return _by_column(len(done), rows, columns, values)
+            after = slice(low, min(low + _CHUNK, n))
+            starts = {
+                option: int(np.searchsorted(self._work, self._work[low] - self._reach(rate)))
+                for option, rate in rates.items()
+            }
+            before = slice(min(starts.values()), after.stop - 1)
+            nested = self._nested(before, after)
+            shared: dict[bytes, Floats] = {}
+            for option, start in starts.items():
+                window = slice(start, before.stop)
+                part = self._priced(
+                    options[option],
+                    window,
+                    after,
+                    nested[:, start - before.start :],
+                    self._transfers(options[option].weight, before, after, shared)[
+                        :, start - before.start :
+                    ],
+                )
+                parts[option].append(part)
+        return {option: _stacked(n, found) for option, found in parts.items()}
 
-    def _nested(self, row: slice, span: slice) -> Bools:
+    def _reach(self, rate: float) -> float:
+        return rate * self._limit_s * (1 + _ROUNDING) if rate < np.inf else np.inf
+
+    def _nested(self, before: slice, after: slice) -> Bools:
         """Which pairs are a downset strictly within another."""
-        outside = self._inside[row] @ (1 - self._inside[span]).T == 0
-        first = np.arange(row.start, row.stop)[:, None]
-        return np.asarray(outside & (np.arange(span.start, span.stop)[None, :] > first))
+        nested = self._cuts.nested(before, after)
+        # Every downset comes after those within it, so that only a corner needs a look.
+        rest = max(0, after.start - before.start)
+        corner = np.arange(before.start + rest, before.stop)[None, :]
+        nested[:, rest:] &= corner < np.arange(after.start, after.stop)[:, None]
+        return nested
 
-    def _transfer_factors(self, option: int) -> Factors:
-        problem = self._problem
-        amount = self._amounts(self._moved)
-        send_s, recv_s = transfer_bounds(problem, option, amount)
+    def _transfers(
+        self, weight: Floats, before: slice, after: slice, known: dict[bytes, Floats]
+    ) -> Floats:
+        """Transfers of all pairs, once for options that pay the same."""
+        key = weight.tobytes()
+        if key not in known:
+            known[key] = self._cuts.transfers.sums(before, after, weight)
+        return known[key]
+
+    def _priced(
+        self, option: _Option, before: slice, after: slice, nested: Bools, transfers: Floats
+    ) -> tuple[Ints, Ints, Floats]:
+        """Stages per final downset, their beginnings and costs."""
+        busy = option.busy[after, None] - option.busy[None, before]
+        busy += transfers
+        possible = nested & (busy <= option.most_s - option.slack_s)
+        possible &= option.refused[after, None] == option.refused[None, before]
+        j, i = np.nonzero(possible)
+        busy_s = np.maximum(busy[j, i] + option.slack_s, 0.0)
+        cost = self._cost(option, before, after, j, i, busy_s)
+        if self._sums_bytes:
+            size = option.replicas * self._bytes(before, after, j, i)
+            if self._problem.objective is Objective.MEMORY:
+                cost = size * (1 - 1e-12)
+            keep = (size <= option.budget * (1 + _ROUNDING)) & (cost < self._cutoff)
+            j, i, cost = j[keep], i[keep], cost[keep]
+        return np.bincount(j, minlength=len(busy)), i + before.start, cost
+
+    def _cost(
+        self, option: _Option, before: slice, after: slice, j: Ints, i: Ints, busy_s: Floats
+    ) -> Floats:
+        """What each stage adds to the objective; memory apart."""
+        objective = self._problem.objective
+        if objective is Objective.PERIOD:
+            return busy_s / option.replicas
+        if objective is Objective.DEVICES:
+            return np.full(len(j), float(option.replicas))
+        if objective is Objective.COPIES:
+            each = self._entering(np.ones(self._problem.n_tensors), inputs=False)
+            return np.round(self._cuts.transfers.sums(before, after, each)[j, i])
+        links = self._cuts.transfers.sums(before, after, option.links)[j, i]
+        own = option.own_links_s
+        return busy_s + links + np.maximum(0.0, own[after][j] - own[before][i])
+
+    def _bytes(self, before: slice, after: slice, j: Ints, i: Ints) -> Floats:
+        """Memory of each stage on one replica."""
+        cuts, own = self._cuts, self._own_bytes
+        size = own[after][j] - own[before][i]
+        size += cuts.constants.sums(before, after, self._shared_bytes)[j, i]
+        size += cuts.transfers.sums(before, after, self._entering_bytes)[j, i]
+        open_ = np.arange(len(j))
+        for live, held in self._live:
+            found = held[after][j[open_]] > held[before][i[open_]]
+            size[open_[found]] += live
+            open_ = open_[~found]
+        return np.asarray(size)
+
+    def _option(self, option: int) -> _Option:
+        problem, units, cuts = self._problem, self._units, self._cuts
+        replicas = int(problem.replicas[option])
+        most_s = self._limit_s * replicas
+        if problem.objective is Objective.LATENCY:
+            most_s = min(most_s, self._cutoff)
+        busy = self._own_s(option)
+        runs = units.runs[:, option] & (busy <= most_s)
+        busy[~runs] = 0.0
+        done = cuts.members @ busy
+        # Differences of sums are off by their rounding; a bound must not be above the truth.
+        slack_s = float(problem.host_s[option]) - 1e-14 * len(busy) * float(done[-1])
+        moved = self._amounts(moved=True)
+        send_s, recv_s = transfer_bounds(problem, option, moved)
         if problem.send_once:
             caller = self._caller_s(option)
-            paid = np.array([caller[f.tensor] if f.to_caller else 0.0 for f in self._moved])
+            paid = np.array([caller[f.tensor] if f.to_caller else 0.0 for f in cuts.moved])
             send_s = np.maximum(0.0, send_s - paid)
-        return _joined(
-            self._entering(self._inputs, self._input_s(option)),
-            self._entering(self._moved, recv_s),
-            self._leaving(send_s),
+        n, link = problem.n_options, problem.link
+        inputs = self._amounts(moved=False)
+        recv = problem.recv.base_s[n, option] + inputs * problem.recv.per_unit_s[n, option]
+        brought = link.base_s[n, option] + inputs * link.per_unit_s[n, option]
+        outputs = np.zeros(len(units))
+        for flow in units.flows:
+            if flow.to_caller:
+                amount = float(problem.amount[flow.tensor])
+                outputs[flow.producer] += link.seconds(option, n, amount)
+        return _Option(
+            most_s=most_s,
+            busy=done,
+            slack_s=slack_s,
+            refused=cuts.members[:, ~runs].sum(axis=1),
+            weight=np.concatenate([recv, recv_s, send_s]),
+            links=np.concatenate([brought, self._link_s(option, moved), np.zeros(len(moved))]),
+            own_links_s=cuts.members @ outputs * (1 - 1e-12),
+            replicas=replicas,
+            budget=float(problem.pool_bytes[problem.pool_of[option]]),
         )
+
+    def _link_s(self, option: int, amount: Floats) -> Floats:
+        """Least link time of tensors that come from another stage."""
+        problem = self._problem
+        beside = np.flatnonzero(np.all(problem.uses + problem.uses[option] <= problem.capacity, 1))
+        if not len(beside):
+            return np.zeros(len(amount))
+        base, per_unit = (
+            part[beside, option] for part in (problem.link.base_s, problem.link.per_unit_s)
+        )
+        return np.asarray((base[:, None] + np.outer(per_unit, amount)).min(axis=0))
 
     def _own_s(self, option: int) -> Floats:
         """Time of each unit with what it must send to the caller."""
@@ -157,51 +298,16 @@ class SpanCosts:
             send.base_s[option, caller] + self._problem.amount * send.per_unit_s[option, caller]
         )
 
-    def _input_s(self, option: int) -> Floats:
-        recv = self._problem.recv
-        caller = self._problem.n_options
-        amount = self._amounts(self._inputs)
-        return np.asarray(recv.base_s[caller, option] + amount * recv.per_unit_s[caller, option])
-
-    def _amounts(self, flows: list[Flow]) -> Floats:
+    def _amounts(self, *, moved: bool) -> Floats:
+        flows = self._cuts.moved if moved else self._cuts.inputs
         return self._problem.amount[[flow.tensor for flow in flows]]
 
-    def _entering(self, flows: list[Flow], weight: Floats) -> Factors:
-        """Factors of the sum of `weight` over tensors that enter a stage."""
-        return self._met([(flow.readers, flow.producer) for flow in flows], weight)
-
-    def _met(self, groups: list[tuple[tuple[int, ...], int]], weight: Floats) -> Factors:
-        """Factors of the sum of `weight` over groups that the stage holds a unit of.
-
-        A group is (units, producer); with a producer it counts only where that came before.
-        """
-        members = self._members
-        rows, columns = [], []
-        for (readers, producer), each in zip(groups, weight, strict=True):
-            if each == 0:
-                continue
-            count = members[:, list(readers)].sum(axis=1)
-            made = members[:, producer] if producer >= 0 else np.True_
-            for have in range(len(readers)):
-                rows.append(np.where(made & (count == have), each, 0.0))
-                columns.append(count > have)
-        return self._stacked(rows, columns)
-
-    def _leaving(self, weight: Floats) -> Factors:
-        """Factors of the sum of `weight` over tensors made in a stage and read after it."""
-        members = self._members
-        rows, columns = [], []
-        for flow, each in zip(self._moved, weight, strict=True):
-            if each:
-                made = members[:, flow.producer]
-                rows.append(np.where(made, 0.0, each))
-                columns.append(made & ~members[:, list(flow.readers)].all(axis=1))
-        return self._stacked(rows, columns)
-
-    def _stacked(self, rows: list[Floats], columns: list[Bools]) -> Factors:
-        if not rows:
-            return np.zeros((len(self._members), 0)), np.zeros((len(self._members), 0))
-        return np.array(rows).T, np.array(columns, dtype=np.float64).T
+    def _entering(self, value: Floats, *, inputs: bool = True) -> Floats:
+        """Weights that add up a value of each tensor over those that enter a stage."""
+        cuts = self._cuts
+        brought = value[[flow.tensor for flow in cuts.inputs]]
+        moved = value[[flow.tensor for flow in cuts.moved]]
+        return np.concatenate([brought * inputs, moved, np.zeros(len(moved))])
 
     def _memory_may_bind(self) -> bool:
         problem, units = self._problem, self._units
@@ -209,40 +315,12 @@ class SpanCosts:
             float(problem.constant_bytes.sum())
             + float(units.live_bytes.max())
             + problem.queue_slots * float(problem.tensor_bytes.sum())
-        )
+        ) * float(problem.replicas.max())
         return bool((problem.pool_bytes < largest).any())
 
-    def _memory_factors(self) -> Factors:
-        problem, shared = self._problem, self._units.shared
-        parts = [
-            self._met([(readers, -1) for _, readers in shared], np.array([b for b, _ in shared]))
-        ]
-        if problem.queue_slots:
-            for flows in (self._inputs, self._moved):
-                size = problem.tensor_bytes[[flow.tensor for flow in flows]]
-                parts.append(self._entering(flows, problem.queue_slots * size))
-        return _joined(*parts)
 
-    def _fits(self, option: int, row: slice, span: slice, factors: Factors) -> Bools:
-        """Which stages fit the option's pool by themselves."""
-        units = self._units
-        own = self._members @ units.constant_bytes
-        size = own[None, span] - own[row, None] + factors[0][row] @ factors[1][span].T
-        live = np.zeros_like(size)
-        for unit in np.argsort(units.live_bytes, kind="stable"):
-            held = self._members[None, span, unit] & ~self._members[row, None, unit]
-            live[held] = units.live_bytes[unit]
-        budget = float(self._problem.pool_bytes[self._problem.pool_of[option]])
-        return np.asarray(size + live <= budget * (1 + _ROUNDING))
-
-
-def _joined(*parts: Factors) -> Factors:
-    return np.hstack([part[0] for part in parts]), np.hstack([part[1] for part in parts])
-
-
-def _by_column(n: int, rows: list[Ints], columns: list[Ints], values: list[Floats]) -> Spans:
-    row, column = np.concatenate(rows), np.concatenate(columns)
-    value: Floats = np.concatenate(values)
-    order = np.argsort(column, kind="stable")
-    first = np.concatenate([[0], np.cumsum(np.bincount(column, minlength=n))])
-    return Spans(first, row[order].astype(np.int32), value[order])
+def _stacked(n: int, parts: Iterable[tuple[Ints, Ints, Floats]]) -> Spans:
+    counts, starts, costs = zip(*parts, strict=True)
+    first = np.zeros(n + 1, dtype=np.int64)
+    first[2:] = np.cumsum(np.concatenate(counts))
+    return Spans(first, np.concatenate(starts).astype(np.int32), np.concatenate(costs))
