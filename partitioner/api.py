@@ -41,6 +41,10 @@ def auto_partition(
     max_stages: int | None = None,
     memory_budgets: Mapping[str, int] | None = None,
     pins: Mapping[str, str] | None = None,
+    colocate: Sequence[Sequence[str]] = (),
+    second: str | None = None,
+    period_cap_s: float = float("inf"),
+    latency_cap_s: float = float("inf"),
     profile: ProfileTable | str | Path | None = None,
     profile_seconds: float = 8.0,
     allow_foreign_profile: bool = False,
@@ -68,6 +72,12 @@ def auto_partition(
         Bytes by memory pool or device name.
     pins : mapping of str to str, optional
         Op or source node name to the device that must run it.
+    colocate : sequence of sequence of str
+        Groups of op or source node names that must share a stage.
+    second : {"period", "latency", "copies", "memory", "devices"}, optional
+        What to make least among plans as good as the best.
+    period_cap_s, latency_cap_s : float
+        Most seconds between completions, and of one item, by the prediction.
     profile : ProfileTable, path, or "estimate", optional
         Times to use; a path is continued where it lacks some, and written. ``"estimate"`` plans at
         once on guessed times, marked as such. Default: measure.
@@ -113,6 +123,10 @@ def auto_partition(
         max_stages=max_stages,
         memory_budgets=memory_budgets,
         pins=pins,
+        colocate=colocate,
+        second=None if second is None else _objective(second, tuple(Objective)),
+        period_cap_s=period_cap_s,
+        latency_cap_s=latency_cap_s,
     )
     for note in grouped.notes:
         progress(note, 0.0)
@@ -215,8 +229,10 @@ def profile_model(
     )
 
 
-def _objective(name: str) -> Objective:
-    known = {each.value: each for each in (Objective.PERIOD, Objective.LATENCY)}
+def _objective(
+    name: str, among: Sequence[Objective] = (Objective.PERIOD, Objective.LATENCY)
+) -> Objective:
+    known = {each.value: each for each in among}
     if name not in known:
         raise InputError(f"unknown objective {name!r}; known are {', '.join(known)}")
     return known[name]

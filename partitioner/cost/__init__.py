@@ -41,6 +41,10 @@ def build_problem(
     max_stages: int | None = None,
     memory_budgets: Mapping[str, int] | None = None,
     pins: Mapping[str, str] | None = None,
+    colocate: Sequence[Sequence[str]] = (),
+    second: Objective | None = None,
+    period_cap_s: float = float("inf"),
+    latency_cap_s: float = float("inf"),
     queue_slots: int = 4,
 ) -> Problem:
     """Price every op on every option, and every tensor between them.
@@ -57,6 +61,12 @@ def build_problem(
         Bytes by memory pool or device name, over the machine's own.
     pins : mapping of str to str, optional
         Op name or source name to device name.
+    colocate : sequence of sequence of str
+        Groups of ops, by op or source name, that must share a stage.
+    second : Objective, optional
+        What to minimize among plans as good as the best.
+    period_cap_s, latency_cap_s : float
+        Most seconds that the plan's period and latency may take.
     queue_slots : int
         Items that wait between two stages, for the consumer's memory. The queues at the caller
         are the caller's and not counted.
@@ -66,7 +76,7 @@ def build_problem(
     ProfileError
         If a time is missing; the ops and device are named.
     DeviceError, GraphError
-        If a budget or pin names what is not there.
+        If a budget, pin or group names what is not there.
     """
     options = options_of(machine)
     _require_times(graph, table, options)
@@ -122,7 +132,11 @@ def build_problem(
         live_bytes=np.array([op.live_bytes for op in graph.ops], dtype=float),
         max_stages=len(machine.devices) if max_stages is None else max_stages,
         queue_slots=queue_slots,
+        colocate=tuple(tuple(graph.find_op(key).id for key in keys) for keys in colocate),
         objective=objective,
+        second=second,
+        period_cap_s=period_cap_s,
+        latency_cap_s=latency_cap_s,
         latency_model=LatencyModel.ATOMIC if objective is Objective.PERIOD else LatencyModel.SERIAL,
     )
 

@@ -233,6 +233,10 @@ def test_an_unknown_strategy_or_objective(network: onnx.ModelProto) -> None:
         auto_partition(network, strategy="luck")
     with pytest.raises(InputError, match=r"unknown objective 'fame'; known are"):
         auto_partition(network, objective="fame")
+    with pytest.raises(InputError, match=r"unknown objective 'copies'; known are period, latency"):
+        auto_partition(network, objective="copies")
+    with pytest.raises(InputError, match=r"unknown objective 'fame'; known are .*, devices"):
+        auto_partition(network, second="fame", profile="estimate")
 
 
 def test_wrong_pins_and_budgets(network_file: Path, pair: list[str], refused: Refused) -> None:

@@ -110,6 +110,27 @@ def test_pins(graph: OpGraph, machine: Machine, profile: ProfileTable) -> None:
         build_problem(graph, profile, machine, pins={"pool": "cores:0"})
 
 
+def test_groups_caps_and_second_objective(
+    graph: OpGraph, machine: Machine, profile: ProfileTable
+) -> None:
+    problem = build_problem(
+        graph,
+        profile,
+        machine,
+        colocate=[["conv_0", "conv_2"]],
+        second=Objective.COPIES,
+        period_cap_s=0.5,
+        latency_cap_s=0.25,
+    )
+    assert problem.colocate == ((0, 2),)
+    assert problem.second is Objective.COPIES
+    assert (problem.period_cap_s, problem.latency_cap_s) == (0.5, 0.25)
+    with pytest.raises(GraphError, match="nothing"):
+        build_problem(graph, profile, machine, colocate=[["conv_0", "nothing"]])
+    with pytest.raises(ProblemError, match="period_cap_s is nan"):
+        build_problem(graph, profile, machine, period_cap_s=float("nan"))
+
+
 def test_budgets_by_pool_or_device(graph: OpGraph, profile: ProfileTable) -> None:
     split = Machine(
         "split",
