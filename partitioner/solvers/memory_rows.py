@@ -1,4 +1,4 @@
-"""Memory in the CP-SAT model: each stage's demand, added up by pool."""
+"""Memory in the CP-SAT model: each stage's demand, added up by pool or in all."""
 
 from __future__ import annotations
 
@@ -6,72 +6,82 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partitioner.problem import Floats, Problem
+from partitioner.problem import Problem
 from partitioner.solvers.linear import Linear
+from partitioner.solvers.scales import Scale, memory_scale
 
 if TYPE_CHECKING:
     from partitioner.solvers.ilp import Model
 
-__all__ = ["add_memory"]
-
-_ROUNDING = 1e-9
-# Sizes are whole bytes in practice and stay exact up to here; larger ones are scaled down.
-_LARGEST = 1 << 44
+__all__ = ["add_memory", "total_memory"]
 
 
-def add_memory(model: Model) -> None:
+def add_memory(model: Model, bits: int) -> None:
     """Keep every pool that could overflow within its budget."""
-    problem, units = model.problem, model.units
+    problem = model.problem
     demand = _most(problem)
-    for pool in np.flatnonzero(problem.pool_bytes < demand * model.stages):
-        budget = float(problem.pool_bytes[pool]) * (1 + _ROUNDING)
-        scale = min(1.0, _LARGEST / max(budget, 1.0))
-        limit = int(np.floor(budget * scale))
+    for pool in np.flatnonzero(problem.pool_bytes < demand):
+        scale = memory_scale(problem, float(problem.pool_bytes[pool]), bits)
         options = [d for d in range(problem.n_options) if problem.pool_of[d] == pool]
-        shares = []
-        for stage in range(model.stages):
-            share = model.cp.new_int_var(0, limit, f"memory_{pool}_{stage}")
-            need = _need(model, stage, units.live_bytes, scale, limit)
-            for d in options:
-                model.cp.add(need <= share).only_enforce_if(model.on[stage][d])
-            shares.append(share)
-        model.cp.add(sum(shares) <= limit)
+        model.cp.add(_demand(model, scale, options).expression() <= scale.most)
+
+
+def total_memory(model: Model, scale: Scale) -> Linear:
+    """Steps that all pools hold together."""
+    return _demand(model, scale, list(range(model.problem.n_options)))
 
 
 def _most(problem: Problem) -> float:
-    """A stage never needs more than this."""
-    return float(
-        problem.constant_bytes.sum()
-        + problem.live_bytes.max()
-        + problem.queue_slots * problem.tensor_bytes.sum()
-    )
+    """No pool is ever asked for more than this."""
+    entering = np.array([len(readers) for readers in problem.consumers])
+    stages = min(problem.max_stages, problem.n_ops)
+    once = np.minimum(entering, stages) @ problem.tensor_bytes * problem.queue_slots
+    read = np.array([min(len(set(ops)), stages) for ops in problem.constant_ops], dtype=float)
+    live = stages * float(problem.live_bytes.max())
+    return float(problem.replicas.max() * (once + read @ problem.constant_bytes + live))
 
 
-def _need(model: Model, stage: int, live: Floats, scale: float, limit: int) -> Any:
-    """Bytes of a stage; every term is rounded down and capped, so nothing feasible is lost."""
+def _demand(model: Model, scale: Scale, options: list[int]) -> Linear:
+    """Steps that the stages on the given options hold, each replica for itself."""
+    replicas = model.problem.replicas
+    total = Linear()
+    for stage in range(model.stages):
+        need = _need(model, stage, scale)
+        if not need:
+            continue
+        share = model.cp.new_int_var(0, scale.most, f"memory_{stage}")
+        for count in np.unique(replicas[options]):
+            several = Linear()
+            several.add(int(count), need)
+            for d in options:
+                if replicas[d] == count:
+                    held = model.on[stage][d]
+                    model.cp.add(several.expression() <= share).only_enforce_if(held)
+        total.add(1, share)
+    return total
 
-    def size(value: float) -> int:
-        return int(min(np.floor(value * scale), limit + 1))
 
+def _need(model: Model, stage: int, scale: Scale) -> Linear:
+    """Steps of one replica of a stage."""
     problem, units, cp = model.problem, model.units, model.cp
     total = Linear()
     for unit, own in enumerate(units.constant_bytes):
-        total.add(size(own), model.member(unit, stage))
+        total.add(scale.steps(float(own)), model.member(unit, stage))
     for value, readers in units.shared:
-        held = cp.new_bool_var(f"holds_{stage}")
+        held: Any = cp.new_bool_var(f"holds_{stage}")
         for reader in readers:
             model.imply([(reader, stage)], [held])
-        total.add(size(value), held)
-    if live.any():
-        largest = cp.new_int_var(0, limit + 1, f"live_{stage}")
-        for unit, value in enumerate(live):
-            if size(value):
-                alive = Linear()
-                alive.add(size(value), model.member(unit, stage))
+        total.add(scale.steps(value), held)
+    sizes = [scale.steps(float(value)) for value in units.live_bytes]
+    if any(sizes):
+        largest = cp.new_int_var(0, scale.most + 1, f"live_{stage}")
+        for unit, size in enumerate(sizes):
+            alive = Linear()
+            alive.add(size, model.member(unit, stage))
+            if size:
                 cp.add(alive.expression() <= largest)
         total.add(1, largest)
-    for flow in units.flows if problem.queue_slots else ():
-        entering = problem.queue_slots * size(float(problem.tensor_bytes[flow.tensor]))
-        if flow.readers and entering:
-            total.add(min(entering, limit + 1), model.transfers.enters(flow, stage))
-    return total.expression()
+    for flow in (*model.flows.inputs, *model.flows.moved) if problem.queue_slots else ():
+        entering = problem.queue_slots * float(problem.tensor_bytes[flow.tensor])
+        total.add(scale.steps(entering), model.flows.enters(flow, stage))
+    return total

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from partitioner.problem import Problem
+from partitioner.problem import Objective
 from partitioner.solvers.bounds import Prices, load_prices, lower_bound
 from partitioner.solvers.dp import TooLargeError, applies, exact_table
 from partitioner.solvers.heuristics import incumbent, scored
-from partitioner.solvers.ilp import search
+from partitioner.solvers.ilp import Assignment
+from partitioner.solvers.ilp_search import search
 from partitioner.solvers.limits import RELATIVE
-from partitioner.solvers.reduce import Units, most_stages
+from partitioner.solvers.scales import ceiling
 from partitioner.solvers.session import Session
 
 __all__ = ["begin", "run_cpsat", "run_dp", "run_pipeline"]
@@ -32,7 +33,8 @@ def begin(session: Session) -> tuple[Prices, ...]:
     """
     problem, units = session.problem, session.units
     prices = load_prices(problem, units)
-    session.prove(lower_bound(problem, units, prices))
+    if problem.objective in (Objective.PERIOD, Objective.LATENCY):
+        session.prove(lower_bound(problem, units, prices))
     session.offer(incumbent(problem, units, session.limits, prices, session.bound))
     return prices
 
@@ -76,9 +78,14 @@ def run_dp(session: Session, prices: tuple[Prices, ...]) -> None:
 
 
 def run_cpsat(session: Session) -> None:
-    """CP-SAT until proof or the end of time."""
+    """CP-SAT until proof or the end of time.
+
+    What a finished search leaves open is rounding: of the objective, or of a limit that its
+    solution breaks. Finer steps settle both; at the finest, solutions refused are left out.
+    """
     problem, units = session.problem, session.units
     bits = _BITS
+    without: list[Assignment] = []
     while session.open:
         before, best = session.objective, session.best
         with session.interruptible():
@@ -87,10 +94,11 @@ def run_cpsat(session: Session) -> None:
                 units,
                 session.limits,
                 session.clock,
-                ceiling_s=before if best is not None else _ceiling(problem, units),
-                floor_s=session.bound,
+                ceiling=before if best is not None else ceiling(problem, units),
+                floor=session.bound,
                 start=None if best is None else (best.stage_of, best.placements),
                 bits=bits,
+                without=without,
             )
             if found.assignment is not None:
                 session.offer(scored(problem, *found.assignment, "cpsat"))
@@ -98,20 +106,10 @@ def run_cpsat(session: Session) -> None:
                 session.prove_infeasible()
                 return
             session.prove(found.bound)
-            if not session.objective < before / 2:
-                # What a finished search leaves open is rounding; a much better incumbent alone
-                # makes the steps finer.
-                bits += _MORE_BITS
-            if not found.finished or bits > _MOST_BITS:
+            if bits == _MOST_BITS:
+                without += found.refused
+            if not found.finished or (bits == _MOST_BITS and not found.refused):
                 return
-
-
-def _ceiling(problem: Problem, units: Units) -> float:
-    """An objective that every assignment meets, for want of a better one."""
-    dearest = [float(row[row < float("inf")].max()) for row in units.time_s]
-    stages = min(most_stages(problem), len(units))
-    moves = 0.0
-    for cost in (problem.send, problem.recv, problem.link):
-        each = cost.base_s.max() + problem.amount * cost.per_unit_s.max()
-        moves += float(each.sum()) * (stages + 1)
-    return sum(dearest) + stages * float(problem.host_s.max()) + moves
+            if not session.objective < before / 2:
+                # A much better incumbent alone makes the steps finer.
+                bits = min(bits + _MORE_BITS, _MOST_BITS)

@@ -15,117 +15,52 @@ import numpy as np
 from partitioner.problem import Ints, TransferCost
 from partitioner.solvers.linear import Linear
 from partitioner.solvers.reduce import Flow
+from partitioner.solvers.scales import Scale
 
 if TYPE_CHECKING:
     from partitioner.solvers.ilp import Model
 
-__all__ = ["Transfers"]
+__all__ = ["Charges"]
 
 
-class Transfers:
-    """Adds transfer variables to a model on demand."""
+class Charges:
+    """Transfers in the steps of one scale.
 
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self._p = model.problem
+    Parameters
+    ----------
+    model, scale
+        The model and the steps.
+    replicas : array of int, shape (n_options,)
+        What a stage's own costs are divided by: its replicas where they share items.
+    """
+
+    def __init__(self, model: Model, scale: Scale, replicas: Ints) -> None:
+        self._model, self._scale = model, scale
+        self._p, self._flows = model.problem, model.flows
         self._caller = self._p.n_options
-        self._memo: dict[tuple[Any, ...], Any] = {}
         uses, capacity = self._p.uses, self._p.capacity
         self._fits = np.all(uses[:, None] + uses[None, :] <= capacity, axis=2)
-        flows = model.units.flows
-        self._inputs = [flow for flow in flows if flow.producer < 0]
-        self._moved = [flow for flow in flows if flow.producer >= 0 and flow.readers]
-        self._outputs = [flow for flow in flows if flow.to_caller]
+        shares = np.append(replicas, 1)
+        self._send = self._table(self._p.send, shares[:, None])
+        self._recv = self._table(self._p.recv, shares[None, :])
+        self._link = self._table(self._p.link, np.ones((1, 1), dtype=np.int64))
+        self._least_send = self._least(self._send, axis=2)
+        self._least_recv = self._least(self._recv, axis=1)
 
-    # Booleans -----------------------------------------------------------------------------
+    def _table(self, cost: TransferCost, shares: Ints) -> Ints:
+        """Steps of every tensor between all ends, shape (n_tensors, n_options + 1 twice)."""
+        amount = self._p.amount[:, None, None]
+        return self._scale.table((cost.base_s + amount * cost.per_unit_s) / shares)
 
-    def enters(self, flow: Flow, stage: int) -> Any:
-        """At least 1 when the tensor enters the stage."""
-        key = ("enters", flow.tensor, stage)
-        if key not in self._memo:
-            model = self._model
-            var = model.cp.new_bool_var(f"enters_{flow.tensor}_{stage}")
-            # A producer is never later than its readers: one that reaches the stage is in it.
-            here = [model.reach[flow.producer][stage]] if flow.producer >= 0 else []
-            for reader in flow.readers:
-                model.imply([(reader, stage)], [var, *here])
-            self._memo[key] = var
-        return self._memo[key]
-
-    def _leaves(self, flow: Flow, stage: int) -> Any:
-        """At least 1 when the tensor is made in the stage and read in a later one."""
-        key = ("leaves", flow.tensor, stage)
-        if key not in self._memo:
-            model = self._model
-            if stage + 1 == model.stages:
-                return 0
-            var = model.cp.new_bool_var(f"leaves_{flow.tensor}_{stage}")
-            for reader in flow.readers:
-                later = model.reach[reader][stage + 1]
-                model.imply([(flow.producer, stage)], [var, later.negated()])
-            self._memo[key] = var
-        return self._memo[key]
-
-    def _made(self, flow: Flow, stage: int) -> Any:
-        """At least 1 when the tensor is made in the stage."""
-        key = ("made", flow.tensor, stage)
-        if key not in self._memo:
-            model = self._model
-            self._memo[key] = model.cp.new_bool_var(f"made_{flow.tensor}_{stage}")
-            model.imply([(flow.producer, stage)], [self._memo[key]])
-        return self._memo[key]
-
-    def _hop(self, flow: Flow, source: int, target: int) -> Any:
-        """At least 1 when the tensor goes from stage to stage."""
-        key = ("hop", flow.tensor, source, target)
-        if key not in self._memo:
-            model = self._model
-            var = model.cp.new_bool_var(f"hop_{flow.tensor}_{source}_{target}")
-            for reader in flow.readers:
-                model.imply([(flow.producer, source), (reader, target)], [var])
-            self._memo[key] = var
-        return self._memo[key]
+    def _least(self, table: Ints, axis: int) -> Ints:
+        """Steps with the cheapest peer that can stand beside, shape (n_tensors, n_options)."""
+        far = np.iinfo(np.int64).max
+        least = np.where(self._fits, table[:, :-1, :-1], far).min(axis=axis)
+        return np.where(least == far, 0, least)
 
     def _pair(self, source: int, target: int, a: int, b: int) -> list[Any]:
         """Literals that together say: the stages run on these options."""
         return [self._model.on[source][a], self._model.on[target][b]]
-
-    def _pairs(self) -> Iterator[tuple[int, int]]:
-        stages = range(self._model.stages)
-        return ((k, later) for k in stages for later in stages if later > k)
-
-    def _beside(self, a: int, b: int) -> bool:
-        return bool(self._fits[a, b])
-
-    # Costs --------------------------------------------------------------------------------
-
-    def _steps(self, cost: TransferCost, a: int, b: int, flow: Flow) -> int:
-        return int(self._table(cost)[flow.tensor, a, b])
-
-    def _table(self, cost: TransferCost) -> Ints:
-        """Steps of every tensor between all ends, shape (n_tensors, n_options + 1 twice)."""
-        key = ("table", id(cost))
-        if key not in self._memo:
-            model = self._model
-            amount = self._p.amount[:, None, None]
-            steps = (cost.base_s + amount * cost.per_unit_s) / model.quantum_s
-            self._memo[key] = np.minimum(steps, model.cap + 1).astype(np.int64)
-        table: Ints = self._memo[key]
-        return table
-
-    def _leasts(self, cost: TransferCost, *, out: bool) -> Ints:
-        """Steps with the cheapest peer that can stand beside, shape (n_tensors, n_options)."""
-        key = ("least", id(cost), out)
-        if key not in self._memo:
-            table = self._table(cost)[:, :-1, :-1]
-            far = np.iinfo(np.int64).max
-            least = np.where(self._fits, table, far).min(axis=2 if out else 1)
-            self._memo[key] = np.where(least == far, 0, least)
-        least_steps: Ints = self._memo[key]
-        return least_steps
-
-    def _least(self, cost: TransferCost, option: int, flow: Flow, *, out: bool) -> int:
-        return int(self._leasts(cost, out=out)[flow.tensor, option])
 
     def charged(self, stage: int, option: int) -> Linear:
         """Steps of all transfers charged to a stage on an option."""
@@ -134,29 +69,29 @@ class Transfers:
         return total
 
     def _received(self, stage: int, option: int) -> Linear:
-        recv = self._p.recv
         total = Linear()
-        for flow in self._inputs:
-            steps = self._steps(recv, self._caller, option, flow)
+        for flow in self._flows.inputs:
+            steps = int(self._recv[flow.tensor, self._caller, option])
             if steps:
-                total.add(steps, self.enters(flow, stage))
-        for flow in self._moved if stage else ():
-            steps = self._least(recv, option, flow, out=False)
+                total.add(steps, self._flows.enters(flow, stage))
+        for flow in self._flows.moved if stage else ():
+            steps = int(self._least_recv[flow.tensor, option])
             if steps:
-                total.add(steps, self.enters(flow, stage))
+                total.add(steps, self._flows.enters(flow, stage))
         for source in range(stage):
             for a in range(self._caller):
-                total.add(1, self._excess(recv, source, stage, a, option, out=False))
+                extra = self._recv[:, a, option] - self._least_recv[:, option]
+                total.add(1, self._excess(extra, source, stage, a, option))
         return total
 
     def _sent(self, stage: int, option: int) -> Linear:
-        send, model = self._p.send, self._model
+        model = self._model
         total = Linear()
-        for flow in self._outputs:
+        for flow in self._flows.outputs:
             if not (self._p.send_once and flow.readers):
-                steps = self._steps(send, option, self._caller, flow)
+                steps = int(self._send[flow.tensor, option, self._caller])
                 total.add(steps, model.member(flow.producer, stage))
-        for flow in self._moved:
+        for flow in self._flows.moved:
             if self._p.send_once:
                 total.add(1, self._sent_once(flow, stage, option))
             else:
@@ -164,35 +99,36 @@ class Transfers:
         if not self._p.send_once:
             for target in range(stage + 1, model.stages):
                 for b in range(self._caller):
-                    total.add(1, self._excess(send, stage, target, option, b, out=True))
+                    extra = self._send[:, option, b] - self._least_send[:, option]
+                    total.add(1, self._excess(extra, stage, target, option, b))
         return total
 
     def _sent_each(self, flow: Flow, stage: int, option: int) -> Linear:
         total = Linear()
-        steps = self._least(self._p.send, option, flow, out=True)
+        steps = int(self._least_send[flow.tensor, option])
         if steps and len(flow.readers) == 1:
-            total.add(steps, self._leaves(flow, stage))
+            total.add(steps, self._flows.leaves(flow, stage))
         elif steps:
             for target in range(stage + 1, self._model.stages):
-                total.add(steps, self._hop(flow, stage, target))
+                total.add(steps, self._flows.hop(flow, stage, target))
         return total
 
     def _sent_once(self, flow: Flow, stage: int, option: int) -> Linear:
         """The dearest of a tensor's sends."""
-        send, model = self._p.send, self._model
+        model = self._model
         total = Linear()
-        least = self._least(send, option, flow, out=True)
-        peers = [b for b in range(self._caller) if self._beside(option, b)]
-        costs = {b: self._steps(send, option, b, flow) for b in peers}
-        caller = self._steps(send, option, self._caller, flow) if flow.to_caller else 0
+        least = int(self._least_send[flow.tensor, option])
+        peers = [b for b in range(self._caller) if self._fits[option, b]]
+        costs = {b: int(self._send[flow.tensor, option, b]) for b in peers}
+        caller = int(self._send[flow.tensor, option, self._caller]) if flow.to_caller else 0
         if caller <= least and max(costs.values(), default=0) == least:
             # The caller's part is always paid, the rest when another stage reads it too.
             if caller:
                 total.add(caller, model.member(flow.producer, stage))
             if least > caller:
-                total.add(least - caller, self._leaves(flow, stage))
+                total.add(least - caller, self._flows.leaves(flow, stage))
             return total
-        paid = model.cp.new_int_var(0, model.cap, f"sent_{flow.tensor}_{stage}_{option}")
+        paid = model.cp.new_int_var(0, self._scale.most, f"sent_{flow.tensor}_{stage}_{option}")
         here = model.on[stage][option]
         if caller:
             self._at_least(paid, caller, model.member(flow.producer, stage), [here])
@@ -200,7 +136,7 @@ class Transfers:
             for b, steps in costs.items():
                 if steps:
                     literals = self._pair(stage, target, option, b)
-                    self._at_least(paid, steps, self._hop(flow, stage, target), literals)
+                    self._at_least(paid, steps, self._flows.hop(flow, stage, target), literals)
         total.add(1, paid)
         return total
 
@@ -210,19 +146,13 @@ class Transfers:
         demand.add(steps, when)
         self._model.cp.add(demand.expression() <= paid).only_enforce_if(literals)
 
-    def _excess(
-        self, cost: TransferCost, source: int, target: int, a: int, b: int, *, out: bool
-    ) -> Any:
-        """Steps between two stages on options beyond those of the cheapest peer."""
-        if not self._beside(a, b):
-            return 0
-        extra = self._table(cost)[:, a, b] - self._leasts(cost, out=out)[:, a if out else b]
+    def _excess(self, extra: Ints, source: int, target: int, a: int, b: int) -> Any:
+        """Steps that tensors cost between two stages on options beyond the cheapest peer."""
         terms = Linear()
-        if extra.any():
-            for flow in self._moved:
-                steps = int(extra[flow.tensor])
-                if steps:
-                    terms.add(steps, self._hop(flow, source, target))
+        if self._fits[a, b] and extra.any():
+            for flow in self._flows.moved:
+                if extra[flow.tensor]:
+                    terms.add(int(extra[flow.tensor]), self._flows.hop(flow, source, target))
         return self._when(terms, self._pair(source, target, a, b))
 
     def _when(self, terms: Linear, literals: list[Any]) -> Any:
@@ -230,7 +160,7 @@ class Transfers:
         if not terms:
             return 0
         model = self._model
-        total = model.cp.new_int_var(0, model.cap, "when")
+        total = model.cp.new_int_var(0, self._scale.most, "when")
         model.cp.add(terms.expression() <= total).only_enforce_if(literals)
         return total
 
@@ -239,10 +169,10 @@ class Transfers:
     def shared_loads(self) -> Iterator[Linear]:
         """Load of the caller and of each link and bus, in steps."""
         caller = Linear()
-        for flow in self._inputs:
+        for flow in self._flows.inputs:
             caller.add(1, self._caller_sends(flow))
-        for flow in self._outputs:
-            for term in self._per_option(flow, self._p.recv, to_caller=True):
+        for flow in self._flows.outputs:
+            for term in self._per_option(flow, self._recv, to_caller=True):
                 caller.add(1, term)
         loads: dict[object, Linear] = {"caller": caller}
         for (a, b), term in self._link_terms():
@@ -253,9 +183,9 @@ class Transfers:
     def _caller_sends(self, flow: Flow) -> Any:
         """What the caller pays to hand out a model input."""
         model = self._model
-        terms = self._per_option(flow, self._p.send, to_caller=False)
+        terms = self._per_option(flow, self._send, to_caller=False)
         if self._p.send_once and len(terms) > 1:
-            dearest = model.cp.new_int_var(0, model.cap, f"input_{flow.tensor}")
+            dearest = model.cp.new_int_var(0, self._scale.most, f"input_{flow.tensor}")
             for term in terms:
                 model.cp.add(term.expression() <= dearest)
             return dearest
@@ -264,18 +194,20 @@ class Transfers:
             total.add(1, term)
         return total
 
-    def _per_option(self, flow: Flow, cost: TransferCost, *, to_caller: bool) -> list[Linear]:
+    def _per_option(self, flow: Flow, cost: Ints, *, to_caller: bool) -> list[Linear]:
         """What a tensor from or to the caller costs with each stage, by the stage's option."""
         model, caller = self._model, self._caller
         terms = []
         for stage in range(model.stages):
-            there = model.member(flow.producer, stage) if to_caller else self.enters(flow, stage)
+            there = (
+                model.member(flow.producer, stage) if to_caller else self._flows.enters(flow, stage)
+            )
             ends = [(d, caller) if to_caller else (caller, d) for d in range(caller)]
-            steps = [self._steps(cost, a, b, flow) for a, b in ends]
+            steps = [int(cost[flow.tensor, a, b]) for a, b in ends]
             term = Linear()
             term.add(min(steps), there)
             if max(steps) > min(steps):
-                extra = model.cp.new_int_var(0, model.cap, f"caller_{flow.tensor}_{stage}")
+                extra = model.cp.new_int_var(0, self._scale.most, f"caller_{flow.tensor}_{stage}")
                 for d, each in enumerate(steps):
                     if each > min(steps):
                         self._at_least(extra, each - min(steps), there, [model.on[stage][d]])
@@ -286,29 +218,29 @@ class Transfers:
 
     def _link_terms(self) -> Iterator[tuple[tuple[int, int], Any]]:
         """Steps on each link, by the options at its ends (the caller is the last)."""
-        link, model, caller = self._p.link, self._model, self._caller
-        if not self._table(link).any():
+        model, caller = self._model, self._caller
+        if not self._link.any():
             return
-        for source, target in self._pairs():
+        for source, target in self._flows.pairs():
             for a in range(caller):
                 for b in range(caller):
-                    if not self._beside(a, b):
+                    if not self._fits[a, b]:
                         continue
                     moved = Linear()
-                    for flow in self._moved:
-                        steps = self._steps(link, a, b, flow)
+                    for flow in self._flows.moved:
+                        steps = int(self._link[flow.tensor, a, b])
                         if steps:
-                            moved.add(steps, self._hop(flow, source, target))
+                            moved.add(steps, self._flows.hop(flow, source, target))
                     yield (a, b), self._when(moved, self._pair(source, target, a, b))
         for stage in range(model.stages):
             for d in range(caller):
                 into, back = Linear(), Linear()
-                for flow in self._inputs:
-                    steps = self._steps(link, caller, d, flow)
+                for flow in self._flows.inputs:
+                    steps = int(self._link[flow.tensor, caller, d])
                     if steps:
-                        into.add(steps, self.enters(flow, stage))
-                for flow in self._outputs:
-                    steps = self._steps(link, d, caller, flow)
+                        into.add(steps, self._flows.enters(flow, stage))
+                for flow in self._flows.outputs:
+                    steps = int(self._link[flow.tensor, d, caller])
                     if steps:
                         back.add(steps, model.member(flow.producer, stage))
                 yield (caller, d), self._when(into, [model.on[stage][d]])
@@ -326,24 +258,34 @@ class Transfers:
 
         None is the caller.
         """
-        model, link, caller = self._model, self._p.link, self._caller
+        model, caller = self._model, self._caller
         options = range(caller)
-        for source, target in self._pairs():
-            for flow in self._moved:
-                hop = self._hop(flow, source, target)
+        for source, target in self._flows.pairs():
+            for flow in self._flows.moved:
+                hop = self._flows.hop(flow, source, target)
                 yield source, target, 0, [hop]
                 for a in options:
                     for b in options:
-                        steps = self._steps(link, a, b, flow)
-                        if steps and self._beside(a, b):
+                        steps = int(self._link[flow.tensor, a, b])
+                        if steps and self._fits[a, b]:
                             yield source, target, steps, [hop, *self._pair(source, target, a, b)]
         for stage in range(model.stages):
             for d in options:
-                for flow in self._inputs:
-                    steps = self._steps(link, caller, d, flow)
+                for flow in self._flows.inputs:
+                    steps = int(self._link[flow.tensor, caller, d])
                     if steps:
-                        yield None, stage, steps, [self.enters(flow, stage), model.on[stage][d]]
-                for flow in self._outputs:
-                    steps = self._steps(link, d, caller, flow)
+                        yield (
+                            None,
+                            stage,
+                            steps,
+                            [self._flows.enters(flow, stage), model.on[stage][d]],
+                        )
+                for flow in self._flows.outputs:
+                    steps = int(self._link[flow.tensor, d, caller])
                     if steps:
-                        yield stage, None, steps, [self._made(flow, stage), model.on[stage][d]]
+                        yield (
+                            stage,
+                            None,
+                            steps,
+                            [self._flows.made(flow, stage), model.on[stage][d]],
+                        )

@@ -1,0 +1,132 @@
+"""CP-SAT at work: runs a model and keeps what `evaluation` says of its solutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from partitioner.errors import ProblemError
+from partitioner.evaluation import evaluate
+from partitioner.problem import Evaluation, Problem
+from partitioner.solvers.ilp import Assignment, Model
+from partitioner.solvers.limits import RELATIVE, Clock, Limits
+from partitioner.solvers.reduce import Units
+
+__all__ = ["Found", "search"]
+
+# CP-SAT's presolve has been seen to lose solutions with larger integers (OR-Tools 9.15).
+_TRUSTED = 28
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Result of a CP-SAT search.
+
+    Attributes
+    ----------
+    assignment, evaluation
+        Best found that is feasible by `evaluation`, None when none is.
+    bound : float
+        Proven lower bound of the objective; inf when proven infeasible.
+    finished : bool
+        Whether the search ended by itself: what gap remains is the rounding's.
+    refused : tuple of assignments
+        Found within the rounded limits, but not feasible by `evaluation`.
+    """
+
+    assignment: Assignment | None
+    evaluation: Evaluation | None
+    bound: float
+    finished: bool
+    refused: tuple[Assignment, ...] = ()
+
+
+class _Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # ortools is untyped
+    """Scores every solution that CP-SAT finds and keeps the best feasible one."""
+
+    def __init__(self, model: Model, limits: Limits, clock: Clock) -> None:
+        super().__init__()
+        self._model, self._limits, self._clock = model, limits, clock
+        self.best: tuple[Assignment, Evaluation] | None = None
+        self.refused: list[Assignment] = []
+
+    def on_solution_callback(self) -> None:
+        problem = self._model.problem
+        assignment = self._model.read(lambda var: var if isinstance(var, int) else self.value(var))
+        evaluation = evaluate(problem, *assignment)
+        value = evaluation.value(problem.objective)
+        if not np.isfinite(value):
+            self.refused.append(assignment)
+        elif self.best is None or value < self.best[1].value(problem.objective):
+            self.best = (assignment, evaluation)
+            if self._limits.progress is not None:
+                bound = self._model.scale.value(self.best_objective_bound)
+                self._limits.progress(value, min(bound, value), self._clock.spent_s)
+
+
+def search(
+    problem: Problem,
+    units: Units,
+    limits: Limits,
+    clock: Clock,
+    *,
+    ceiling: float,
+    floor: float,
+    start: Assignment | None,
+    bits: int,
+    without: Sequence[Assignment] = (),
+) -> Found:
+    """Run CP-SAT until proof or the end of time.
+
+    Parameters
+    ----------
+    ceiling : float
+        No objective above it is of interest (a known one, or one that every solution meets).
+    floor : float
+        A bound already proven.
+    start : tuple or None
+        A known assignment.
+    bits : int
+        Bits that the limits take as integers. A load adds up hundreds of rounded costs, so that
+        28 bits leave less than 1e-6 in most problems and more bits in all.
+    without : sequence of assignments
+        Left out of the search.
+    """
+    model = Model(problem, units, ceiling, bits)
+    model.cp.add(model.goal >= model.scale.steps(floor))
+    for assignment in without:
+        model.forbid(assignment)
+    if start is not None:
+        model.hint(start)
+    found = _run(model, limits, clock, floor, careful=False)
+    if found.bound == float("inf") and (start is not None or bits > _TRUSTED):
+        # A known solution refutes the claim, large integers make it doubtful.
+        found = _run(model, limits, clock, floor, careful=True)
+        if found.bound == float("inf") and start is not None:
+            return Found(None, None, floor, False)
+    return found
+
+
+def _run(model: Model, limits: Limits, clock: Clock, floor: float, *, careful: bool) -> Found:
+    solver: Any = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = clock.left_s
+    # Probing has been seen to declare feasible models of this kind infeasible (OR-Tools 9.15).
+    solver.parameters.cp_model_probing_level = 0
+    solver.parameters.cp_model_presolve = not careful
+    solver.parameters.num_workers = limits.workers
+    solver.parameters.random_seed = limits.seed
+    solver.parameters.relative_gap_limit = RELATIVE / 4
+    watch = _Watch(model, limits, clock)
+    status = solver.solve(model.cp, watch)
+    if status == cp_model.INFEASIBLE:
+        return Found(None, None, float("inf"), True)
+    if status == cp_model.MODEL_INVALID:
+        raise ProblemError(f"CP-SAT refuses the model: {model.cp.validate()}")
+    bound = max(model.scale.value(solver.best_objective_bound), floor)
+    assignment, evaluation = watch.best or (None, None)
+    finished = status == cp_model.OPTIMAL
+    return Found(assignment, evaluation, bound, finished, tuple(watch.refused))
