@@ -28,7 +28,7 @@ class Prices:
 
     With `resource` >= 0 and `slot` >= 0, a stage on option d with period T does at most
     ``T * (uses[d] @ resource + slot)`` of priced work, where an op's priced work is its cheapest
-    ``time_s[op, d] * (uses[d] @ resource + slot)``.
+    ``time_s[op, d] / replicas[d] * (uses[d] @ resource + slot)``.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ def lower_bound(problem: Problem, units: Units, prices: tuple[Prices, ...]) -> f
     host = float(problem.host_s.min())
     caller = caller_bound(problem, units)
     if problem.objective is Objective.PERIOD:
-        alone = float((units.time_s + problem.host_s).min(axis=1).max())
+        alone = float(((units.time_s + problem.host_s) / problem.replicas).min(axis=1).max())
         loads = [price.bound_s for price in prices]
         return max(alone * _SLACK, caller * _SLACK, *loads)
     if problem.latency_model is LatencyModel.SERIAL:
@@ -136,7 +136,7 @@ def _seconds(base_s: Floats, per_unit_s: Floats, amount: float) -> Floats:
 def _priced(problem: Problem, units: Units, resource: Floats, slot: float, slots: int) -> Prices:
     rate = problem.uses @ resource + slot
     with np.errstate(invalid="ignore"):
-        cost = np.where(units.runs, units.time_s * rate, np.inf)
+        cost = np.where(units.runs, units.time_s / problem.replicas * rate, np.inf)
     work = cost.min(axis=1)
     return Prices(resource, slot, work, float(problem.capacity @ resource + slot * slots))
 
@@ -144,11 +144,12 @@ def _priced(problem: Problem, units: Units, resource: Floats, slot: float, slots
 def _duals(problem: Problem, units: Units, slots: int) -> tuple[Floats, float] | None:
     """Prices from the relaxation's dual, None when it has no use (nothing scarce, no solution)."""
     n, m = units.time_s.shape
-    scale = float(units.time_s.min(axis=1).max(initial=0.0))
+    times = units.time_s / problem.replicas
+    scale = float(times.min(axis=1).max(initial=0.0))
     if not np.isfinite(scale) or scale <= 0:
         return None
     # Options far too slow for an op to matter would only spoil the numbers.
-    ratio = units.time_s / scale
+    ratio = times / scale
     useful = units.runs & (ratio <= 1e6)
     unit, option = np.nonzero(useful)
     k = len(unit)
