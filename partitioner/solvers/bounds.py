@@ -13,13 +13,15 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import coo_matrix
 
-from partitioner.problem import Floats, LatencyModel, Objective, Problem
+from partitioner.problem import Floats, Ints, LatencyModel, Objective, Problem
 from partitioner.solvers.reduce import Units, most_stages
 
 __all__ = ["Prices", "caller_bound", "load_prices", "lower_bound", "transfer_bounds"]
 
 # Sums of floats taken in another order than `evaluation` takes them differ by less than this.
 _SLACK = 1.0 - 1e-12
+# Op times that the relaxation holds; linear programming takes about a second for them.
+_LARGEST = 60_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,7 +93,8 @@ def load_prices(problem: Problem, units: Units) -> tuple[Prices, ...]:
     """Multipliers for the load bound: one price a stage, and those of the fractional relaxation.
 
     The relaxation spreads each op over the options in any fractions, options over the resources in
-    any fractions, and minimizes the period.
+    any fractions, and minimizes the period. Of a large problem it sees the heaviest units and a
+    seeded sample of the rest: multipliers from there serve all units.
     """
     slots = most_stages(problem)
     found = [_priced(problem, units, np.zeros(len(problem.capacity)), 1.0, slots)]
@@ -134,24 +137,40 @@ def _seconds(base_s: Floats, per_unit_s: Floats, amount: float) -> Floats:
 
 
 def _priced(problem: Problem, units: Units, resource: Floats, slot: float, slots: int) -> Prices:
-    rate = problem.uses @ resource + slot
+    rate = (problem.uses @ resource + slot) / problem.replicas
+    # A unit that cannot run somewhere takes inf there, whatever the price.
     with np.errstate(invalid="ignore"):
-        cost = np.where(units.runs, units.time_s / problem.replicas * rate, np.inf)
+        cost = units.time_s * rate
+    cost[np.isnan(cost)] = np.inf
     work = cost.min(axis=1)
     return Prices(resource, slot, work, float(problem.capacity @ resource + slot * slots))
 
 
+def _sample(units: Units) -> tuple[Ints, Floats]:
+    """Units for the relaxation, and how many each stands for."""
+    n, m = units.time_s.shape
+    size = max(1, _LARGEST // m)
+    everything = np.arange(n)
+    if n <= size:
+        return everything, np.ones(n)
+    heaviest = np.argsort(-units.time_s.min(axis=1), kind="stable")
+    top, rest = heaviest[: size // 4], heaviest[size // 4 :]
+    drawn = np.random.default_rng(0).choice(rest, size - len(top), replace=False)
+    many = len(rest) / len(drawn)
+    return np.concatenate([top, drawn]), np.repeat([1.0, many], [len(top), len(drawn)])
+
+
 def _duals(problem: Problem, units: Units, slots: int) -> tuple[Floats, float] | None:
     """Prices from the relaxation's dual, None when it has no use (nothing scarce, no solution)."""
-    n, m = units.time_s.shape
-    times = units.time_s / problem.replicas
+    chosen, many = _sample(units)
+    times = units.time_s[chosen] * many[:, None]
+    n, m = times.shape
     scale = float(times.min(axis=1).max(initial=0.0))
     if not np.isfinite(scale) or scale <= 0:
         return None
     # Options far too slow for an op to matter would only spoil the numbers.
-    ratio = times / scale
-    useful = units.runs & (ratio <= 1e6)
-    unit, option = np.nonzero(useful)
+    ratio = times / scale / problem.replicas
+    unit, option = np.nonzero(np.isfinite(ratio) & (times / scale <= 1e6))
     k = len(unit)
     columns = np.arange(k)
     n_resources = len(problem.capacity)
