@@ -1,17 +1,20 @@
 """What lies between two downsets, whatever it costs: the part of a stage's price that can be kept.
 
-For downsets I within J the stage holds J without I. A tensor enters it when its producer is in I
-and J holds more of its readers than I; it leaves when its producer is in the stage and a reader is
-outside J. Both are sums over *terms*, each a product of one 0/1 factor of I and one of J, so that
-a matrix product prices many pairs at once.
+For downsets I within J the stage holds J without I. A tensor is *open* at a downset that holds its
+producer but not all its readers. It enters the stage when it is open at I, unless it is open at J
+with as many of its readers done; it leaves when it is open at J, unless it was open at I. Few
+tensors are open at once, so that a sparse product counts the exceptions of many pairs quickly
+(and, unlike a dense one, takes no second thread from others).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
 from partitioner.problem import Bools, Floats, Ints
 from partitioner.solvers.reduce import Flow, Units
@@ -25,37 +28,50 @@ class Terms:
 
     Attributes
     ----------
-    first, last : array of bool, shape (n_ideals, n_terms)
-        Factor of the downset before a stage, and of the one after it.
+    open : sparse matrix of 0 and 1, shape (n_ideals, n_terms)
+        Terms that hold at each downset.
     group : array of int, shape (n_terms,)
-        Which weight a term has; the factors of a group's terms are never 1 together.
+        Which weight a term has.
+    leaving : array of bool, shape (n_terms,)
+        Terms that count at the downset after a stage unless they hold before it too; the others
+        count before it unless they hold after it too.
     """
 
-    first: Bools
-    last: Bools
+    open: Any  # scipy's sparse matrices have no types
     group: Ints
+    leaving: Bools
 
     @staticmethod
-    def of(factors: Sequence[tuple[Bools, Bools, int]], n_ideals: int) -> Terms:
-        """Stack (first, last, group) factors."""
-        if not factors:
-            nothing = np.zeros((n_ideals, 0), dtype=np.bool_)
-            return Terms(nothing, nothing, np.zeros(0, dtype=np.int64))
-        first, last, group = zip(*factors, strict=True)
-        return Terms(np.stack(first, axis=1), np.stack(last, axis=1), np.array(group))
+    def of(columns: Sequence[tuple[Bools, int, bool]], n_ideals: int) -> Terms:
+        """Stack columns of (open, group, leaving)."""
+        stacked = np.zeros((n_ideals, len(columns)), dtype=np.bool_)
+        for index, (column, _, _) in enumerate(columns):
+            stacked[:, index] = column
+        return Terms(
+            csr_matrix(stacked, dtype=np.float64),
+            np.array([group for _, group, _ in columns], dtype=np.int64),
+            np.array([leaving for _, _, leaving in columns], dtype=np.bool_),
+        )
 
     def take(self, rows: Ints) -> Terms:
         """The terms of some downsets."""
-        return Terms(self.first[rows], self.last[rows], self.group)
+        return Terms(self.open[rows], self.group, self.leaving)
+
+    def most(self, weight: Floats) -> float:
+        """What the rounding of `sums` is relative to: the largest sum, times the terms in it."""
+        sums: Floats = self.open @ weight[self.group]
+        return float(sums.max(initial=0.0)) * self.open.shape[1]
 
     def sums(self, before: slice, after: slice, weight: Floats) -> Floats:
-        """Weights added up for every pair, shape (len(after), len(before))."""
+        """Weights added up for every pair, shape (len(after), len(before)).
+
+        Where the one downset does not hold the other, the number means nothing.
+        """
         each = weight[self.group]
-        used = np.flatnonzero(
-            self.first[before].any(axis=0) & self.last[after].any(axis=0) & (each != 0)
-        )
-        last = self.last[after][:, used] * each[used]
-        return np.asarray(last @ self.first[before][:, used].T.astype(np.float64))
+        first, last = self.open[before], self.open[after]
+        count = np.add.outer(last @ (each * self.leaving), first @ (each * ~self.leaving))
+        last.data = last.data * each[last.indices]
+        return np.asarray(count - last @ first.T.toarray(order="C"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,19 +105,18 @@ class Cuts:
         n = len(members)
         inputs = tuple(flow for flow in units.flows if flow.producer < 0)
         moved = tuple(flow for flow in units.flows if flow.producer >= 0 and flow.readers)
-        factors = []
+        columns = []
         for group, flow in enumerate((*inputs, *moved)):
             made = members[:, flow.producer] if flow.producer >= 0 else None
-            factors += _met(members, flow.readers, made, group)
+            columns += _met(members, flow.readers, made, group)
         for group, flow in enumerate(moved, start=len(inputs) + len(moved)):
-            made = members[:, flow.producer]
-            over = made & ~members[:, list(flow.readers)].all(axis=1)
-            factors.append((~made, over, group))
+            done = members[:, list(flow.readers)].all(axis=1)
+            columns.append((members[:, flow.producer] & ~done, group, True))
         constants = []
         for group, (_, readers) in enumerate(units.shared):
             constants += _met(members, readers, None, group)
         return Cuts(
-            members, _words(members), inputs, moved, Terms.of(factors, n), Terms.of(constants, n)
+            members, _words(members), inputs, moved, Terms.of(columns, n), Terms.of(constants, n)
         )
 
     def take(self, rows: Ints) -> Cuts:
@@ -127,13 +142,13 @@ class Cuts:
 
 def _met(
     members: Bools, units: Sequence[int], made: Bools | None, group: int
-) -> list[tuple[Bools, Bools, int]]:
-    """Terms of a group that counts when the stage holds some of `units` and I what is `made`."""
+) -> list[tuple[Bools, int, bool]]:
+    """Terms of a group that enters when the stage holds some of `units` and I what is `made`."""
     count = members[:, list(units)].sum(axis=1)
     terms = []
     for have in range(len(units)):
-        first = count == have
-        terms.append((first if made is None else made & first, count > have, group))
+        open_ = count == have
+        terms.append((open_ if made is None else made & open_, group, False))
     return terms
 
 

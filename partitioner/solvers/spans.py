@@ -21,6 +21,8 @@ from partitioner.solvers.reduce import Units
 __all__ = ["SpanCosts", "Spans"]
 
 _ROUNDING = 1e-9
+# Relative rounding of a difference of two sums: a bound must not be above the truth.
+_EPSILON = 1e-14
 _CHUNK = 128
 
 
@@ -56,8 +58,9 @@ class _Option:
         lacks: host time, less the rounding.
     refused : array of int, shape (n_ideals,)
         Units of each downset that cannot run here.
-    weight, links, own_links_s
-        Busy seconds, and link seconds, of each group of transfers; link seconds of the outputs.
+    weight, links, own_links_s, links_off_s
+        Busy seconds, and link seconds, of each group of transfers; link seconds of each downset's
+        outputs; rounding of sums of link seconds.
     replicas : int
         Equal replicas that share the items.
     budget : float
@@ -71,6 +74,7 @@ class _Option:
     weight: Floats
     links: Floats
     own_links_s: Floats
+    links_off_s: float
     replicas: int
     budget: float
 
@@ -110,6 +114,7 @@ class SpanCosts:
             self._shared_bytes = np.array([size for size, _ in units.shared])
             self._entering_bytes = self._entering(problem.queue_slots * problem.tensor_bytes)
             sizes = np.unique(units.live_bytes[units.live_bytes > 0])[::-1]
+            self._bytes_off = _EPSILON * float(self._own_bytes[-1] + self._shared_bytes.sum())
             self._live = [
                 (size, cuts.members[:, units.live_bytes == size].sum(axis=1)) for size in sizes
             ]
@@ -214,14 +219,14 @@ class SpanCosts:
         if objective is Objective.COPIES:
             each = self._entering(np.ones(self._problem.n_tensors), inputs=False)
             return np.round(self._cuts.transfers.sums(before, after, each)[j, i])
-        links = self._cuts.transfers.sums(before, after, option.links)[j, i]
+        links = self._cuts.transfers.sums(before, after, option.links)[j, i] - option.links_off_s
         own = option.own_links_s
-        return busy_s + links + np.maximum(0.0, own[after][j] - own[before][i])
+        return busy_s + np.maximum(0.0, links + own[after][j] - own[before][i])
 
     def _bytes(self, before: slice, after: slice, j: Ints, i: Ints) -> Floats:
         """Memory of each stage on one replica."""
         cuts, own = self._cuts, self._own_bytes
-        size = own[after][j] - own[before][i]
+        size = own[after][j] - own[before][i] - self._bytes_off
         size += cuts.constants.sums(before, after, self._shared_bytes)[j, i]
         size += cuts.transfers.sums(before, after, self._entering_bytes)[j, i]
         open_ = np.arange(len(j))
@@ -241,8 +246,6 @@ class SpanCosts:
         runs = units.runs[:, option] & (busy <= most_s)
         busy[~runs] = 0.0
         done = cuts.members @ busy
-        # Differences of sums are off by their rounding; a bound must not be above the truth.
-        slack_s = float(problem.host_s[option]) - 1e-14 * len(busy) * float(done[-1])
         moved = self._amounts(moved=True)
         send_s, recv_s = transfer_bounds(problem, option, moved)
         if problem.send_once:
@@ -253,19 +256,26 @@ class SpanCosts:
         inputs = self._amounts(moved=False)
         recv = problem.recv.base_s[n, option] + inputs * problem.recv.per_unit_s[n, option]
         brought = link.base_s[n, option] + inputs * link.per_unit_s[n, option]
+        # A stage that pays as much is too long; larger numbers would only spoil the sums.
+        weight = np.minimum(np.concatenate([recv, recv_s, send_s]), 2 * most_s)
+        rounding = _EPSILON * (len(busy) * float(done[-1]) + cuts.transfers.most(weight))
+        links = np.concatenate([brought, self._link_s(option, moved), np.zeros(len(moved))])
+        links = np.minimum(links, 2 * self._cutoff)
         outputs = np.zeros(len(units))
         for flow in units.flows:
             if flow.to_caller:
                 amount = float(problem.amount[flow.tensor])
                 outputs[flow.producer] += link.seconds(option, n, amount)
+        own_links = cuts.members @ outputs
         return _Option(
             most_s=most_s,
             busy=done,
-            slack_s=slack_s,
+            slack_s=float(problem.host_s[option]) - rounding,
             refused=cuts.members[:, ~runs].sum(axis=1),
-            weight=np.concatenate([recv, recv_s, send_s]),
-            links=np.concatenate([brought, self._link_s(option, moved), np.zeros(len(moved))]),
-            own_links_s=cuts.members @ outputs * (1 - 1e-12),
+            weight=weight,
+            links=links,
+            own_links_s=own_links,
+            links_off_s=_EPSILON * (len(units) * float(own_links[-1]) + cuts.transfers.most(links)),
             replicas=replicas,
             budget=float(problem.pool_bytes[problem.pool_of[option]]),
         )
