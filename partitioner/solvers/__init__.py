@@ -21,6 +21,7 @@ from partitioner.solvers.baselines import (
 from partitioner.solvers.brute import exhaustive
 from partitioner.solvers.dp import applies
 from partitioner.solvers.limits import Limits, Progress
+from partitioner.solvers.milp import highs
 from partitioner.solvers.neighbours import neighbours
 from partitioner.solvers.pipeline import begin, run_cpsat, run_dp, run_pipeline
 from partitioner.solvers.session import Session
@@ -70,7 +71,7 @@ def _auto(problem: Problem, limits: Limits) -> Solution:
 
 
 SOLVERS: Mapping[str, Callable[[Problem, Limits], Solution]] = MappingProxyType(
-    {"dp": _dp, "cpsat": _cpsat, "brute": exhaustive}
+    {"dp": _dp, "cpsat": _cpsat, "highs": highs, "brute": exhaustive}
 )
 """Methods by name. `solve` knows "auto" besides."""
 
