@@ -16,7 +16,14 @@ from scipy.sparse import coo_matrix
 from partitioner.problem import Floats, Ints, LatencyModel, Objective, Problem
 from partitioner.solvers.reduce import Units, most_stages
 
-__all__ = ["Prices", "caller_bound", "load_prices", "lower_bound", "transfer_bounds"]
+__all__ = [
+    "Prices",
+    "caller_bound",
+    "load_prices",
+    "lower_bound",
+    "repriced",
+    "transfer_bounds",
+]
 
 # Sums of floats taken in another order than `evaluation` takes them differ by less than this.
 _SLACK = 1.0 - 1e-12
@@ -101,6 +108,13 @@ def load_prices(problem: Problem, units: Units) -> tuple[Prices, ...]:
     duals = _duals(problem, units, slots)
     if duals is not None:
         found.append(_priced(problem, units, *duals, slots))
+    return tuple(prices for prices in found if prices.total > 0)
+
+
+def repriced(problem: Problem, units: Units, known: tuple[Prices, ...]) -> tuple[Prices, ...]:
+    """The work that known multipliers price under other costs: a bound holds for any of them."""
+    slots = most_stages(problem)
+    found = (_priced(problem, units, price.resource, price.slot, slots) for price in known)
     return tuple(prices for prices in found if prices.total > 0)
 
 
