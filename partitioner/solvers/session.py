@@ -25,6 +25,8 @@ class Session:
         What to solve, and for how long.
     method : str
         Name that the result carries.
+    units : Units, optional
+        The problem's units, where they are known.
 
     Attributes
     ----------
@@ -41,10 +43,12 @@ class Session:
         If the problem is infeasible at a glance.
     """
 
-    def __init__(self, problem: Problem, limits: Limits, method: str) -> None:
+    def __init__(
+        self, problem: Problem, limits: Limits, method: str, units: Units | None = None
+    ) -> None:
         self.problem, self.limits = problem, limits
         self.clock = Clock(limits.time_limit_s)
-        self.units: Units = reduce_ops(problem)
+        self.units: Units = reduce_ops(problem) if units is None else units
         self.best: Solution | None = None
         self.bound = 0.0
         self._method = method
