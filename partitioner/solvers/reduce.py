@@ -8,7 +8,8 @@ stages are not contiguous, units are colocated ops alone, in the order of their 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.sparse import coo_matrix
@@ -16,7 +17,16 @@ from scipy.sparse.csgraph import connected_components
 
 from partitioner.problem import Bools, Floats, Ints, Problem
 
-__all__ = ["Flow", "Symmetry", "Units", "most_stages", "reduce_ops", "stages_of", "symmetry"]
+__all__ = [
+    "Flow",
+    "Symmetry",
+    "Units",
+    "most_stages",
+    "reduce_ops",
+    "repriced_units",
+    "stages_of",
+    "symmetry",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +99,8 @@ def reduce_ops(problem: Problem) -> Units:
         `stages_of` brings an assignment of units back to ops.
     """
     unit_of, members = _components(problem)
-    n = len(members)
-    times = np.where(problem.runs(), problem.time_s, np.inf)
     flows = []
-    before: list[set[int]] = [set() for _ in range(n)]
+    before: list[set[int]] = [set() for _ in members]
     for tensor, (maker, consumers) in enumerate(
         zip(problem.producer, problem.consumers, strict=True)
     ):
@@ -104,23 +112,40 @@ def reduce_ops(problem: Problem) -> Units:
         if producer >= 0:
             for reader in readers:
                 before[reader].add(producer)
-    own = np.zeros(n)
-    shared = []
-    for size, ops in zip(problem.constant_bytes, problem.constant_ops, strict=True):
-        readers = tuple(sorted({unit_of[op] for op in ops}))
-        if len(readers) == 1:
-            own[readers[0]] += size
-        elif readers:
-            shared.append((float(size), readers))
     return Units(
         members=members,
-        time_s=np.array([times[list(ops)].sum(axis=0) for ops in members]),
-        live_bytes=np.array([problem.live_bytes[list(ops)].max() for ops in members]),
-        constant_bytes=own,
-        shared=tuple(shared),
         flows=tuple(flows),
         before=tuple(tuple(sorted(units)) for units in before),
+        **_costs(problem, members),
     )
+
+
+def repriced_units(problem: Problem, units: Units) -> Units:
+    """The same units under the costs of another problem with the same graph and groups."""
+    return replace(units, **_costs(problem, units.members))
+
+
+def _costs(problem: Problem, members: tuple[tuple[int, ...], ...]) -> dict[str, Any]:
+    """The parts of `Units` that are sums and maxima over ops."""
+    ops = np.concatenate([np.array(group) for group in members])
+    first = np.cumsum([0, *map(len, members)])[:-1]
+    unit_of = np.empty(problem.n_ops, dtype=np.int64)
+    unit_of[ops] = np.repeat(np.arange(len(members)), [len(group) for group in members])
+    times = np.where(problem.runs(), problem.time_s, np.inf)
+    own = np.zeros(len(members))
+    shared = []
+    for size, readers in zip(problem.constant_bytes, problem.constant_ops, strict=True):
+        held = tuple(sorted({int(unit_of[op]) for op in readers}))
+        if len(held) == 1:
+            own[held[0]] += size
+        elif held:
+            shared.append((float(size), held))
+    return {
+        "time_s": np.add.reduceat(times[ops], first, axis=0),
+        "live_bytes": np.maximum.reduceat(problem.live_bytes[ops], first),
+        "constant_bytes": own,
+        "shared": tuple(shared),
+    }
 
 
 def stages_of(units: Units, stage_of_unit: Sequence[int]) -> tuple[int, ...]:
