@@ -60,7 +60,7 @@ class Terms:
     def most(self, weight: Floats) -> float:
         """What the rounding of `sums` is relative to: the largest sum, times the terms in it."""
         sums: Floats = self.open @ weight[self.group]
-        return float(sums.max(initial=0.0)) * self.open.shape[1]
+        return float(sums.max(initial=0.0)) * len(self.group)
 
     def sums(self, before: slice, after: slice, weight: Floats) -> Floats:
         """Weights added up for every pair, shape (len(after), len(before)).
