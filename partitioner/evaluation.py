@@ -208,7 +208,8 @@ def _shared(times: Sequence[float]) -> float:
         return times[0]
     if min(times) <= 0:
         return 0.0
-    return 1.0 / sum(1.0 / time for time in times)
+    rate = sum(1.0 / time for time in times)
+    return 1.0 / rate if rate > 0 else float("inf")
 
 
 def _host_loads(
@@ -217,7 +218,8 @@ def _host_loads(
     """Time an item takes of each host core; unequal replicas serve items by their speed."""
     loads: dict[str, float] = {}
     for options, times in zip(placements, busy, strict=True):
-        speeds = [1.0 / time if min(times) > 0 else 1.0 for time in times]
+        unequal = 0 < min(times) < float("inf")
+        speeds = [1.0 / time if unequal else 1.0 for time in times]
         for option, speed in zip(options, speeds, strict=True):
             if problem.host_core[option] >= 0:
                 name = f"host core {problem.host_core[option]}"

@@ -239,6 +239,14 @@ def test_the_caller_can_be_the_bottleneck() -> None:
     assert (found.period_s, found.bottleneck) == (20.0, "caller")
 
 
+def test_times_are_infinite_where_replicas_cannot_run() -> None:
+    times = np.where(TIMES == 3.0, np.inf, TIMES)
+    problem = build(times, CHAIN, replicas=np.array([2, 1]), host_core=np.array([0, -1]))
+    found = evaluate(problem, [0, 0, 0], [(0,)])
+    assert found.period_s == np.inf
+    assert found.violations
+
+
 @pytest.mark.parametrize(
     ("stage_of", "placements", "says"),
     [
