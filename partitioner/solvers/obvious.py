@@ -1,4 +1,4 @@
-"""Reasons against any solution that are seen without search: demand, limit, shortfall, a way out."""
+"""Reasons against any solution, seen without search: demand, limit, shortfall, a way out."""
 
 from __future__ import annotations
 
