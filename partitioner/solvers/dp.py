@@ -34,13 +34,17 @@ from partitioner.solvers.reduce import (
 from partitioner.solvers.spans import SpanCosts, Spans
 
 __all__ = [
+    "Search",
+    "Step",
     "Table",
     "TooLargeError",
     "applies",
+    "exact_cuts",
     "exact_table",
     "longest_period",
     "run_cuts",
     "run_table",
+    "search_cuts",
     "within_reach",
 ]
 
@@ -71,7 +75,7 @@ class Table:
 
 
 @dataclass(slots=True)
-class _State:
+class State:
     """Best value for each downset, and the (state, option) pairs that led here."""
 
     value: Floats
@@ -108,6 +112,20 @@ def exact_table(
     TooLargeError
         If there are too many; CP-SAT has no such limit.
     """
+    cuts = exact_cuts(problem, units, limits, cutoff, prices)
+    return run_cuts(problem, units, cuts, limits, clock, cutoff, prices)
+
+
+def exact_cuts(
+    problem: Problem, units: Units, limits: Limits, cutoff: float, prices: tuple[Prices, ...]
+) -> Cuts:
+    """All downsets that a pipeline better than `cutoff` can cut at.
+
+    Raises
+    ------
+    TooLargeError
+        If there are too many.
+    """
     slots = most_stages(problem)
     period_s = longest_period(problem, cutoff)
     bounded = np.isfinite(period_s) and len(prices) > 0
@@ -125,7 +143,7 @@ def exact_table(
     members = membership(ideals, len(units))
     if bounded:
         members = members[within_reach(members, prices[0], period_s, slots)]
-    return run_cuts(problem, units, Cuts.of(units, members), limits, clock, cutoff, prices)
+    return Cuts.of(units, members)
 
 
 def run_table(
@@ -163,6 +181,30 @@ def run_cuts(
     prices: tuple[Prices, ...],
 ) -> Table:
     """`run_table` for downsets looked at before."""
+    search = search_cuts(problem, units, cuts, limits, clock, cutoff, prices)
+    best, trail = search.best()
+    if trail is None:
+        return Table(best, None)
+    placements = tuple((option,) for option in search.options(trail))
+    return Table(best, (stages_of(units, search.stage_of_unit(trail)), placements))
+
+
+def search_cuts(
+    problem: Problem,
+    units: Units,
+    cuts: Cuts,
+    limits: Limits,
+    clock: Clock,
+    cutoff: float,
+    prices: tuple[Prices, ...],
+) -> Search:
+    """The filled table over the given downsets.
+
+    Raises
+    ------
+    TooLargeError
+        If time or the limit on the table's size run out.
+    """
     # Whole numbers, so that a downset never sorts behind one that holds it through rounding.
     total = float(prices[-1].work.sum()) if prices else 0.0
     quanta = _QUANTA / total if total > 0 else 0.0
@@ -189,15 +231,9 @@ def run_cuts(
     spans = costs.spans(rates, clock)
     if spans is None:
         raise TooLargeError("dynamic programming: time ran out before all stages had a price")
-    search = _Search(problem, units, classes, spans, cuts, cutoff, prices)
-    best, trail = search.run(clock)
-    if trail is None:
-        return Table(best, None)
-    stage_of_unit = np.zeros(len(units), dtype=np.int64)
-    for stage in reversed(range(len(trail))):
-        stage_of_unit[cuts.members[trail[stage].ideal]] = stage
-    placements = tuple((option,) for option in search.options(trail))
-    return Table(best, (stages_of(units, stage_of_unit.tolist()), placements))
+    search = Search(problem, units, classes, spans, cuts, cutoff, prices)
+    search.run(clock)
+    return search
 
 
 def longest_period(problem: Problem, cutoff: float) -> float:
@@ -219,16 +255,28 @@ def within_reach(members: Bools, price: Prices, period_s: float, slots: int) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """A stage of the best pipeline: the state and downset after it, its class of options."""
+class Step:
+    """A stage of a pipeline: the state and downset after it, its class of options."""
 
     key: Key
     ideal: int
     option: int
 
 
-class _Search:
-    """The table, state by state in the order of the number of stages."""
+class Search:
+    """The table, state by state in the order of the number of stages.
+
+    Attributes
+    ----------
+    states : dict
+        By what the stages so far occupy and their number.
+    spans : dict
+        Stages that may follow, by the first option of each class.
+    classes : Symmetry
+        Classes of equal options.
+    members : array of bool, shape (n_ideals, n_units)
+        The downsets, the empty one first and the whole last.
+    """
 
     def __init__(
         self,
@@ -241,12 +289,13 @@ class _Search:
         prices: tuple[Prices, ...],
     ) -> None:
         self._problem = problem
-        self._classes = classes
-        self._spans = spans
+        self.classes = classes
+        self.spans = spans
         self._cutoff = cutoff
         self._period_s = longest_period(problem, cutoff)
         self._slots = most_stages(problem)
         self._sum = problem.objective is not Objective.PERIOD
+        self.members = cuts.members
         self._n = len(cuts.members)
         outside = ~cuts.members
         self._rest = [outside @ price.work for price in prices]
@@ -256,14 +305,19 @@ class _Search:
         if problem.objective is Objective.LATENCY:
             self._least = outside @ units.time_s.min(axis=1) * (1 - 1e-12)
 
-    def run(self, clock: Clock) -> tuple[float, list[_Step] | None]:
-        """Best value and the stages that attain it."""
+    def run(self, clock: Clock) -> None:
+        """Fill the table.
+
+        Raises
+        ------
+        TooLargeError
+            If time ran out.
+        """
         start = np.full(self._n, np.inf)
         start[0] = 0.0
         zero: Key = ((0,) * len(self._problem.capacity), 0)
-        self._states = {zero: _State(start)}
+        self.states = {zero: State(start)}
         level = [zero]
-        best, best_key = np.inf, None
         while level:
             grown: dict[Key, None] = {}
             for key in level:
@@ -273,32 +327,37 @@ class _Search:
                     if self._extend(key, option, larger):
                         grown[larger] = None
             level = list(grown)
-            for key in level:
-                value = float(self._states[key].value[-1])
-                if value < best:
-                    best, best_key = value, key
-        if best_key is None:
-            return np.inf, None
-        return best, self._trail(best_key)
+
+    def best(self) -> tuple[float, list[Step] | None]:
+        """Best value and the stages that attain it."""
+        value, key = np.inf, None
+        for each, state in self.states.items():
+            if state.value[-1] < value:
+                value, key = float(state.value[-1]), each
+        return value, None if key is None else self._trail(key)
+
+    def joined(self, reached: Floats, cost: Floats | float) -> Floats:
+        """Value of pipelines of value `reached` with a stage more."""
+        return reached + cost if self._sum else np.maximum(reached, cost)
 
     def _moves(self, key: Key) -> Iterator[tuple[int, Key]]:
         used = np.array(key[0])
         if key[1] == self._slots:
             return
-        for group in self._classes.classes:
+        for group in self.classes.classes:
             seen = set()
             for option in group:
                 total = used + self._problem.uses[option]
                 if np.all(total <= self._problem.capacity):
-                    larger = (self._classes.canonical(total.tolist()), key[1] + 1)
+                    larger = (self.classes.canonical(total.tolist()), key[1] + 1)
                     if larger not in seen:
                         seen.add(larger)
                         yield group[0], larger
 
     def _extend(self, key: Key, option: int, larger: Key) -> bool:
         """Add a stage on `option` to every pipeline of state `key`."""
-        value = self._states[key].value
-        spans = self._spans[option]
+        value = self.states[key].value
+        spans = self.spans[option]
         wanted = np.flatnonzero(self._open(larger))
         done = np.flatnonzero(np.isfinite(value))
         low, high = max(int(wanted[0]), int(done[0])), int(wanted[-1]) + 1
@@ -307,7 +366,7 @@ class _Search:
         if part.start == part.stop:
             return False
         before, cost = value[spans.start[part]], spans.cost[part]
-        total = before + cost if self._sum else np.maximum(before, cost)
+        total = self.joined(before, cost)
         filled = np.flatnonzero(np.diff(first))
         best = np.full(self._n, np.inf)
         best[low + filled] = np.minimum.reduceat(total, first[filled] - first[0])
@@ -315,7 +374,7 @@ class _Search:
         best[best + self._least >= self._cutoff] = np.inf
         if not np.isfinite(best).any():
             return False
-        state = self._states.setdefault(larger, _State(np.full(self._n, np.inf)))
+        state = self.states.setdefault(larger, State(np.full(self._n, np.inf)))
         np.minimum(state.value, best, out=state.value)
         state.via.append((key, option))
         return True
@@ -332,37 +391,44 @@ class _Search:
         useful[-1] = True
         return useful
 
-    def _trail(self, key: Key) -> list[_Step]:
+    def _trail(self, key: Key) -> list[Step]:
         """The stages of the best pipeline, found again from the last to the first."""
-        trail: list[_Step] = []
+        trail: list[Step] = []
         ideal = self._n - 1
         while key[1]:
-            state = self._states[key]
+            state = self.states[key]
             value = state.value[ideal]
             for before, option in state.via:
-                spans = self._spans[option]
+                spans = self.spans[option]
                 part = slice(spans.first[ideal], spans.first[ideal + 1])
-                reached = self._states[before].value[spans.start[part]]
+                reached = self.states[before].value[spans.start[part]]
                 cost = spans.cost[part]
-                total = reached + cost if self._sum else np.maximum(reached, cost)
+                total = self.joined(reached, cost)
                 match = np.flatnonzero(total == value)
                 if len(match):
-                    trail.append(_Step(key, ideal, option))
+                    trail.append(Step(key, ideal, option))
                     key, ideal = before, int(spans.start[part][match[0]])
                     break
         return trail[::-1]
 
-    def options(self, trail: list[_Step]) -> list[int]:
+    def stage_of_unit(self, trail: list[Step]) -> list[int]:
+        """Stage of each unit."""
+        stages = np.zeros(self.members.shape[1], dtype=np.int64)
+        for stage in reversed(range(len(trail))):
+            stages[self.members[trail[stage].ideal]] = stage
+        return stages.tolist()
+
+    def options(self, trail: list[Step]) -> list[int]:
         """A real option for each stage: states hold use only up to exchanging equal options."""
         used = np.zeros_like(self._problem.capacity)
         chosen = []
         for step in trail:
-            group = next(group for group in self._classes.classes if group[0] == step.option)
+            group = next(group for group in self.classes.classes if group[0] == step.option)
             option = next(
                 option
                 for option in group
                 if np.all(used + self._problem.uses[option] <= self._problem.capacity)
-                and self._classes.canonical((used + self._problem.uses[option]).tolist())
+                and self.classes.canonical((used + self._problem.uses[option]).tolist())
                 == step.key[0]
             )
             used = used + self._problem.uses[option]
