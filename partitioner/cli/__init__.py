@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from partitioner.cli.solve import add_solve_arguments, solve_command
 from partitioner.errors import InputError, PartitionerError
 from partitioner.files import require_writable, write_json
 from partitioner.machine import Machine, host_info
@@ -285,6 +286,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--seconds", type=_seconds, default=2.0, help="measuring time in a round")
     run.add_argument("--trace", metavar="FILE", help="write a Chrome trace of one run")
 
+    solve = add("solve", solve_command, "solve a problem file, with proof; needs no model")
+    add_solve_arguments(solve)
+
     show = add("show", _show, "print a plan")
     show.add_argument("plan", metavar="PLAN")
     explain = add("explain", _explain, "say why the cuts are where they are")
@@ -351,7 +355,3 @@ def _add_planning(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit", type=_seconds, default=10.0, metavar="S", help="of the solver"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())
