@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from partitioner.errors import ProblemError
@@ -83,6 +84,7 @@ def solve(
     time_limit_s: float = 10.0,
     progress: Progress | None = None,
     hint: Solution | None = None,
+    workers: int | None = None,
 ) -> Solution:
     """Find the assignment with the lowest objective and prove how good it is.
 
@@ -100,6 +102,8 @@ def solve(
         Called as ``progress(objective_s, bound_s, spent_s)`` on every improvement.
     hint : Solution, optional
         A known assignment to start from; the result is never worse.
+    workers : int, optional
+        Threads of CP-SAT; the processors there are, up to 8, by default.
 
     Returns
     -------
@@ -120,4 +124,6 @@ def solve(
     if not time_limit_s >= 0:
         raise ProblemError(f"time_limit_s is {time_limit_s}; it must be zero or more")
     limits = Limits(time_limit_s=time_limit_s, progress=progress, hint=hint)
+    if workers is not None:
+        limits = replace(limits, workers=workers)
     return known[method](problem, limits)
