@@ -13,7 +13,6 @@ given; the caller re-scores the assignment, and when both agree it is optimal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,6 +23,7 @@ from partitioner.solvers.bounds import Prices
 from partitioner.solvers.cuts import Cuts
 from partitioner.solvers.ideals import all_ideals, membership
 from partitioner.solvers.limits import RELATIVE, Clock, Limits
+from partitioner.solvers.reach import Key, Reach, successors
 from partitioner.solvers.reduce import (
     Symmetry,
     Units,
@@ -34,6 +34,7 @@ from partitioner.solvers.reduce import (
 from partitioner.solvers.spans import SpanCosts, Spans
 
 __all__ = [
+    "Key",
     "Search",
     "Step",
     "Table",
@@ -45,11 +46,10 @@ __all__ = [
     "run_cuts",
     "run_table",
     "search_cuts",
-    "within_reach",
 ]
 
-Key = tuple[tuple[int, ...], int]
 _QUANTA = float(1 << 40)
+_FAR = 1 << 62
 _ROUNDING = 1e-9
 
 
@@ -140,10 +140,7 @@ def exact_cuts(
             f"dynamic programming: the graph has more than {limits.max_ideals} downsets to cut at, "
             "which is too many for its table; use method 'cpsat' or 'auto'"
         )
-    members = membership(ideals, len(units))
-    if bounded:
-        members = members[within_reach(members, prices[0], period_s, slots)]
-    return Cuts.of(units, members)
+    return _reachable(problem, units, ideals, cutoff, prices)
 
 
 def run_table(
@@ -167,7 +164,7 @@ def run_table(
     TooLargeError
         If time or the limit on the table's size run out.
     """
-    cuts = Cuts.of(units, membership(ideals, len(units)))
+    cuts = _reachable(problem, units, ideals, cutoff, prices)
     return run_cuts(problem, units, cuts, limits, clock, cutoff, prices)
 
 
@@ -213,25 +210,23 @@ def search_cuts(
     order = np.lexsort((cuts.members.sum(axis=1), work))
     cuts, work = cuts.take(order), work[order]
     classes = symmetry(problem)
-    costs = SpanCosts(
-        problem, units, cuts, work, cutoff=cutoff, limit_s=longest_period(problem, cutoff)
-    )
-    rates = {
-        group[0]: float(problem.uses[group[0]] @ prices[-1].resource + prices[-1].slot) * quanta
-        if quanta
-        else np.inf
+    period_s = longest_period(problem, cutoff)
+    reach = Reach(problem, cuts.members, prices, period_s)
+    costs = SpanCosts(problem, units, cuts, work, cutoff=cutoff, limit_s=period_s)
+    windows = {
+        group[0]: _window(problem, reach, group[0], prices, quanta, period_s)
         for group in classes.classes
     }
-    pairs = sum(costs.pairs(rate) for rate in rates.values())
+    pairs = sum(costs.pairs(*window) for window in windows.values())
     if pairs > limits.max_pairs:
         raise TooLargeError(
             f"dynamic programming: {len(work)} downsets make {pairs} stages to price, more than "
             f"its {limits.max_pairs}; use method 'cpsat' or 'auto'"
         )
-    spans = costs.spans(rates, clock)
+    spans = costs.spans(windows, clock)
     if spans is None:
         raise TooLargeError("dynamic programming: time ran out before all stages had a price")
-    search = Search(problem, units, classes, spans, cuts, cutoff, prices)
+    search = Search(problem, units, classes, spans, cuts, cutoff, reach)
     search.run(clock)
     return search
 
@@ -242,16 +237,32 @@ def longest_period(problem: Problem, cutoff: float) -> float:
     return min(cutoff, cap_s) if problem.objective is Objective.PERIOD else cap_s
 
 
-def within_reach(members: Bools, price: Prices, period_s: float, slots: int) -> Bools:
-    """Downsets that some number of stages makes balanced enough for a period, shape (n_ideals,)."""
-    done = members @ price.work
-    total = float(price.work.sum())
-    keep = np.zeros(len(members), dtype=np.bool_)
-    span = period_s * price.slot * (1 + RELATIVE) + 1e-12 * total
-    for stages in range(1, slots):
-        keep |= (done <= stages * span) & (total - done <= (slots - stages) * span)
-    keep[[0, -1]] = True
-    return keep
+def _reachable(
+    problem: Problem, units: Units, ideals: list[int], cutoff: float, prices: tuple[Prices, ...]
+) -> Cuts:
+    """The downsets that a pipeline below the cut-off may cut at."""
+    members = membership(ideals, len(units))
+    reach = Reach(problem, members, prices, longest_period(problem, cutoff))
+    return Cuts.of(units, members[reach.ever(symmetry(problem))])
+
+
+def _window(
+    problem: Problem,
+    reach: Reach,
+    option: int,
+    prices: tuple[Prices, ...],
+    quanta: float,
+    period_s: float,
+) -> tuple[int, int]:
+    """Least and most whole units of priced work that a stage on the option holds."""
+    if not quanta or not np.isfinite(period_s):
+        return 0, _FAR
+    rate = float(problem.uses[option] @ prices[-1].resource) + prices[-1].slot
+    # Each unit's work was rounded down.
+    off = len(prices[-1].work)
+    most = rate * period_s * (1 + RELATIVE) * quanta + off
+    least = reach.least_work(option) * quanta - off
+    return max(0, int(least)), int(min(most, _FAR))
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,24 +297,21 @@ class Search:
         spans: dict[int, Spans],
         cuts: Cuts,
         cutoff: float,
-        prices: tuple[Prices, ...],
+        reach: Reach,
     ) -> None:
         self._problem = problem
         self.classes = classes
         self.spans = spans
         self._cutoff = cutoff
-        self._period_s = longest_period(problem, cutoff)
+        self._reach = reach
         self._slots = most_stages(problem)
         self._sum = problem.objective is not Objective.PERIOD
         self.members = cuts.members
         self._n = len(cuts.members)
-        outside = ~cuts.members
-        self._rest = [outside @ price.work for price in prices]
-        self._prices = prices
         # What the ops outside a downset still add at least.
         self._least = np.zeros(self._n)
         if problem.objective is Objective.LATENCY:
-            self._least = outside @ units.time_s.min(axis=1) * (1 - 1e-12)
+            self._least = ~cuts.members @ units.time_s.min(axis=1) * (1 - 1e-12)
 
     def run(self, clock: Clock) -> None:
         """Fill the table.
@@ -323,7 +331,7 @@ class Search:
             for key in level:
                 if clock.left_s <= 0:
                     raise TooLargeError("dynamic programming: time ran out before its table ended")
-                for option, larger in self._moves(key):
+                for option, larger in successors(self._problem, self.classes, key, self._slots):
                     if self._extend(key, option, larger):
                         grown[larger] = None
             level = list(grown)
@@ -339,20 +347,6 @@ class Search:
     def joined(self, reached: Floats, cost: Floats | float) -> Floats:
         """Value of pipelines of value `reached` with a stage more."""
         return reached + cost if self._sum else np.maximum(reached, cost)
-
-    def _moves(self, key: Key) -> Iterator[tuple[int, Key]]:
-        used = np.array(key[0])
-        if key[1] == self._slots:
-            return
-        for group in self.classes.classes:
-            seen = set()
-            for option in group:
-                total = used + self._problem.uses[option]
-                if np.all(total <= self._problem.capacity):
-                    larger = (self.classes.canonical(total.tolist()), key[1] + 1)
-                    if larger not in seen:
-                        seen.add(larger)
-                        yield group[0], larger
 
     def _extend(self, key: Key, option: int, larger: Key) -> bool:
         """Add a stage on `option` to every pipeline of state `key`."""
@@ -380,14 +374,8 @@ class Search:
         return True
 
     def _open(self, key: Key) -> Bools:
-        """Downsets whose rest may still fit what is left, by the load bound."""
-        useful = np.ones(self._n, dtype=np.bool_)
-        if not np.isfinite(self._period_s):
-            return useful
-        left = self._problem.capacity - np.array(key[0])
-        for price, rest in zip(self._prices, self._rest, strict=True):
-            budget = left @ price.resource + price.slot * (self._slots - key[1])
-            useful &= rest <= budget * self._period_s * (1 + RELATIVE) + 1e-12 * price.total
+        """Downsets whose rest may still fit what is left."""
+        useful = self._reach.fits_rest(key)
         useful[-1] = True
         return useful
 

@@ -7,7 +7,7 @@ taken, so that sums of prices are lower bounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,9 @@ _ROUNDING = 1e-9
 # Relative rounding of a difference of two sums: a bound must not be above the truth.
 _EPSILON = 1e-14
 _CHUNK = 128
+
+_Part = tuple[int, Ints, Ints, Floats]
+"""First of some final downsets, number of stages of each, where those begin and what they cost."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,18 +122,20 @@ class SpanCosts:
                 (size, cuts.members[:, units.live_bytes == size].sum(axis=1)) for size in sizes
             ]
 
-    def pairs(self, rate: float) -> int:
-        """How many pairs an option of that price (see `spans`) would have."""
-        last = np.searchsorted(self._work, self._work + self._reach(rate), "right")
-        return int((last - np.arange(len(last)) - 1).sum())
+    def pairs(self, least: int, most: int) -> int:
+        """How many pairs of downsets lie that much `work` apart."""
+        work = self._work
+        first = np.searchsorted(work, work - most)
+        last = np.minimum(np.searchsorted(work, work - least, "right"), np.arange(len(work)))
+        return int(np.maximum(last - first, 0).sum())
 
-    def spans(self, rates: dict[int, float], clock: Clock) -> dict[int, Spans] | None:
+    def spans(self, windows: dict[int, tuple[int, int]], clock: Clock) -> dict[int, Spans] | None:
         """All stages of interest on the given options.
 
         Parameters
         ----------
-        rates : dict
-            Price of each option: a stage of period T holds at most ``rate * T`` of `work`.
+        windows : dict
+            For each option the least and the most `work` that a stage on it holds.
         clock : Clock
             When to give up.
 
@@ -139,36 +144,38 @@ class SpanCosts:
         dict or None
             None when time ran out.
         """
-        options = {option: self._option(option) for option in rates}
-        parts: dict[int, list[tuple[Ints, Ints, Floats]]] = {option: [] for option in rates}
+        options = {option: self._option(option) for option in windows}
+        parts: dict[int, list[_Part]] = {option: [] for option in windows}
         n = len(self._work)
         for low in range(1, n, _CHUNK):
             if clock.left_s <= 0:
                 return None
             after = slice(low, min(low + _CHUNK, n))
-            starts = {
-                option: int(np.searchsorted(self._work, self._work[low] - self._reach(rate)))
-                for option, rate in rates.items()
-            }
-            before = slice(min(starts.values()), after.stop - 1)
+            starts = {option: self._starts(after, *window) for option, window in windows.items()}
+            starts = {option: start for option, start in starts.items() if start.start < start.stop}
+            if not starts:
+                continue
+            before = slice(
+                min(start.start for start in starts.values()),
+                max(start.stop for start in starts.values()),
+            )
             nested = self._nested(before, after)
             shared: dict[bytes, Floats] = {}
             for option, start in starts.items():
-                window = slice(start, before.stop)
-                part = self._priced(
-                    options[option],
-                    window,
-                    after,
-                    nested[:, start - before.start :],
-                    self._transfers(options[option].weight, before, after, shared)[
-                        :, start - before.start :
-                    ],
-                )
-                parts[option].append(part)
+                part = slice(start.start - before.start, start.stop - before.start)
+                transfers = self._transfers(options[option].weight, before, after, shared)
+                apart = self._work[after, None] - self._work[None, start]
+                possible = nested[:, part] & (apart >= windows[option][0])
+                priced = self._priced(options[option], start, after, possible, transfers[:, part])
+                parts[option].append(priced)
         return {option: _stacked(n, found) for option, found in parts.items()}
 
-    def _reach(self, rate: float) -> float:
-        return rate * self._limit_s * (1 + _ROUNDING) if rate < np.inf else np.inf
+    def _starts(self, after: slice, least: int, most: int) -> slice:
+        """Downsets before the last of `after` that lie as far from some of them."""
+        work = self._work
+        first = int(np.searchsorted(work, work[after.start] - most))
+        end = int(np.searchsorted(work, work[after.stop - 1] - least, "right"))
+        return slice(first, min(end, after.stop - 1))
 
     def _nested(self, before: slice, after: slice) -> Bools:
         """Which pairs are a downset strictly within another."""
@@ -189,12 +196,12 @@ class SpanCosts:
         return known[key]
 
     def _priced(
-        self, option: _Option, before: slice, after: slice, nested: Bools, transfers: Floats
-    ) -> tuple[Ints, Ints, Floats]:
-        """Stages per final downset, their beginnings and costs."""
+        self, option: _Option, before: slice, after: slice, possible: Bools, transfers: Floats
+    ) -> _Part:
+        """The possible ones of the stages given, with their costs."""
         busy = option.busy[after, None] - option.busy[None, before]
         busy += transfers
-        possible = nested & (busy <= option.most_s - option.slack_s)
+        possible &= busy <= option.most_s - option.slack_s
         possible &= option.refused[after, None] == option.refused[None, before]
         j, i = np.nonzero(possible)
         busy_s = np.maximum(busy[j, i] + option.slack_s, 0.0)
@@ -205,7 +212,7 @@ class SpanCosts:
                 cost = size * (1 - 1e-12)
             keep = (size <= option.budget * (1 + _ROUNDING)) & (cost < self._cutoff)
             j, i, cost = j[keep], i[keep], cost[keep]
-        return np.bincount(j, minlength=len(busy)), i + before.start, cost
+        return after.start, np.bincount(j, minlength=len(busy)), i + before.start, cost
 
     def _cost(
         self, option: _Option, before: slice, after: slice, j: Ints, i: Ints, busy_s: Floats
@@ -329,8 +336,14 @@ class SpanCosts:
         return bool((problem.pool_bytes < largest).any())
 
 
-def _stacked(n: int, parts: Iterable[tuple[Ints, Ints, Floats]]) -> Spans:
-    counts, starts, costs = zip(*parts, strict=True)
+def _stacked(n: int, parts: Sequence[_Part]) -> Spans:
     first = np.zeros(n + 1, dtype=np.int64)
-    first[2:] = np.cumsum(np.concatenate(counts))
-    return Spans(first, np.concatenate(starts).astype(np.int32), np.concatenate(costs))
+    for low, counts, _, _ in parts:
+        first[low + 1 : low + 1 + len(counts)] = counts
+    starts = [start for _, _, start, _ in parts]
+    costs = [cost for _, _, _, cost in parts]
+    return Spans(
+        np.cumsum(first),
+        np.concatenate([np.zeros(0, dtype=np.int32), *starts]).astype(np.int32),
+        np.concatenate([np.zeros(0), *costs]),
+    )

@@ -1,0 +1,205 @@
+"""Solving one graph again and again while its costs change: behind a slider, in a refinement loop.
+
+What hangs on the graph alone is kept: units, downsets and what is open at them. What hangs on costs
+is kept where it stays valid: any multipliers give a load bound, and the assignments found so far,
+scored anew, are incumbents close to the optimum, so that few stages need a price.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+
+from partitioner.errors import ProblemError
+from partitioner.problem import Objective, Problem, Solution
+from partitioner.solvers.bounds import Prices, lower_bound, repriced
+from partitioner.solvers.cuts import Cuts
+from partitioner.solvers.dp import (
+    Table,
+    TooLargeError,
+    applies,
+    exact_table,
+    longest_period,
+    run_cuts,
+)
+from partitioner.solvers.heuristics import scored
+from partitioner.solvers.ideals import all_ideals, membership
+from partitioner.solvers.limits import RELATIVE, Limits, Progress
+from partitioner.solvers.pipeline import begin, run_cpsat, run_dp
+from partitioner.solvers.reach import Reach
+from partitioner.solvers.reduce import reduce_ops, repriced_units, symmetry
+from partitioner.solvers.session import Session
+
+__all__ = ["Resolver"]
+
+# Downsets that are worth keeping: more take longer to filter than to enumerate below a cut-off.
+_MOST_IDEALS = 20_000
+_KEPT = 4
+_ROUNDS = 6
+# How much worse than last time's ratio to the load bound the first cut-off allows the optimum.
+_LEEWAY = 1.005
+
+
+class Resolver:
+    """Solver of problems that differ in costs only.
+
+    Costs are op times, amounts and sizes, transfers, budgets, capacities, caps and the objective;
+    the graph, the groups that share a stage, and the number of options stay.
+
+    Parameters
+    ----------
+    problem : Problem
+        The first of them.
+    limits : Limits, optional
+        Workers, seed and table sizes of all solves.
+    """
+
+    def __init__(self, problem: Problem, limits: Limits | None = None) -> None:
+        self._graph = problem
+        self._limits = limits or Limits()
+        self._units = reduce_ops(problem)
+        self._cuts: Cuts | None = None
+        self._enumerated = False
+        self._known: list[Solution] = []
+        self._prices: tuple[Prices, ...] = ()
+        self._ratio = np.inf
+
+    def solve(
+        self,
+        problem: Problem | None = None,
+        *,
+        time_limit_s: float = 10.0,
+        progress: Progress | None = None,
+    ) -> Solution:
+        """Find and prove the best assignment under changed costs.
+
+        Parameters
+        ----------
+        problem : Problem, optional
+            The changed problem; the first one if left out.
+        time_limit_s : float
+            Wall time to spend.
+        progress : callable, optional
+            As for `partitioner.solvers.solve`.
+
+        Returns
+        -------
+        Solution
+            As from `partitioner.solvers.solve`.
+
+        Raises
+        ------
+        ProblemError
+            If the graph changed.
+        InfeasibleError
+            If there is no assignment, or none was found in time.
+        """
+        problem = self._graph if problem is None else problem
+        self._check(problem)
+        limits = Limits(
+            time_limit_s=time_limit_s,
+            progress=progress,
+            workers=self._limits.workers,
+            seed=self._limits.seed,
+            max_ideals=self._limits.max_ideals,
+            max_pairs=self._limits.max_pairs,
+        )
+        units = repriced_units(problem, self._units)
+        session = Session(problem, limits, "resolve", units)
+        prices = self._start(session)
+        if session.open and applies(problem):
+            with suppress(TooLargeError):
+                self._run_tables(session, prices)
+        if session.open:
+            run_cpsat(session)
+        solution = session.result()
+        self._keep(solution, lower_bound(problem, units, prices), prices)
+        return solution
+
+    def _check(self, problem: Problem) -> None:
+        old = self._graph
+        for name in ("consumers", "colocate", "constant_ops", "contiguous"):
+            if getattr(problem, name) != getattr(old, name):
+                raise ProblemError(
+                    f"{name} is not what it was; a Resolver keeps to one graph: make a new one"
+                )
+        for name in ("producer", "to_caller"):
+            if not np.array_equal(getattr(problem, name), getattr(old, name)):
+                raise ProblemError(
+                    f"{name} is not what it was; a Resolver keeps to one graph: make a new one"
+                )
+        if problem.time_s.shape != old.time_s.shape:
+            raise ProblemError(
+                f"time_s has shape {problem.time_s.shape}, it had {old.time_s.shape}; a Resolver "
+                "keeps to one graph and one list of options: make a new one"
+            )
+
+    def _start(self, session: Session) -> tuple[Prices, ...]:
+        """First bound and assignments: the known ones, or from scratch where none is feasible."""
+        problem = session.problem
+        for known in self._known:
+            session.offer(scored(problem, known.stage_of, known.placements, "resolve"))
+        if session.best is None or not self._prices:
+            return begin(session)
+        prices = repriced(problem, session.units, self._prices)
+        if problem.objective in (Objective.PERIOD, Objective.LATENCY):
+            session.prove(lower_bound(problem, session.units, prices))
+        return prices
+
+    def _run_tables(self, session: Session, prices: tuple[Prices, ...]) -> None:
+        """Tables with falling cut-offs until the best assignment is proven."""
+        if not self._enumerated and self._known:
+            self._enumerate()
+        if self._cuts is None:
+            run_dp(session, prices)
+            return
+        # Last time's distance from the bound tells how low a cut-off will do.
+        guess = session.bound * self._ratio * _LEEWAY
+        for _ in range(_ROUNDS):
+            before = session.objective
+            cutoff = min(guess, before * (1 - RELATIVE / 2))
+            guess = np.inf
+            with session.interruptible():
+                table = self._table(session, self._cuts, cutoff, prices)
+                if table.assignment is not None:
+                    session.prove(table.bound)
+                    session.offer(scored(session.problem, *table.assignment, "resolve"))
+                elif session.best is None and cutoff == np.inf:
+                    session.prove_infeasible()
+                else:
+                    session.prove(cutoff)
+            settled = not session.objective < before and cutoff >= before * (1 - RELATIVE)
+            if not session.open or settled:
+                return
+
+    def _table(
+        self, session: Session, cuts: Cuts, cutoff: float, prices: tuple[Prices, ...]
+    ) -> Table:
+        problem, units = session.problem, session.units
+        period_s = longest_period(problem, cutoff)
+        if not prices or not np.isfinite(period_s):
+            return exact_table(problem, units, session.limits, session.clock, cutoff, prices)
+        reach = Reach(problem, cuts.members, prices, period_s)
+        near = cuts.take(np.flatnonzero(reach.ever(symmetry(problem))))
+        return run_cuts(problem, units, near, session.limits, session.clock, cutoff, prices)
+
+    def _enumerate(self) -> None:
+        """Look at all downsets, once, where there are few enough to keep."""
+        self._enumerated = True
+        if not self._graph.contiguous:
+            return
+        nothing = np.zeros(len(self._units))
+        ideals = all_ideals(self._units, nothing, np.inf, -np.inf, _MOST_IDEALS)
+        if ideals is not None:
+            self._cuts = Cuts.of(self._units, membership(ideals, len(self._units)))
+
+    def _keep(self, solution: Solution, bound: float, prices: tuple[Prices, ...]) -> None:
+        known = [
+            old
+            for old in self._known
+            if (old.stage_of, old.placements) != (solution.stage_of, solution.placements)
+        ]
+        self._known = [solution, *known][:_KEPT]
+        self._prices = prices
+        self._ratio = solution.stats.objective / bound if bound > 0 else np.inf
