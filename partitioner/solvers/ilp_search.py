@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,9 @@ from partitioner.solvers.ilp import Assignment, Model
 from partitioner.solvers.limits import RELATIVE, Clock, Limits
 from partitioner.solvers.reduce import Units
 
-__all__ = ["Found", "search"]
+__all__ = ["Found", "Keep", "search"]
+
+Keep = Callable[[Assignment, Evaluation], None]
 
 # CP-SAT's presolve has been seen to lose solutions with larger integers (OR-Tools 9.15).
 _TRUSTED = 28
@@ -48,9 +50,9 @@ class Found:
 class _Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # ortools is untyped
     """Scores every solution that CP-SAT finds and keeps the best feasible one."""
 
-    def __init__(self, model: Model, limits: Limits, clock: Clock) -> None:
+    def __init__(self, model: Model, limits: Limits, clock: Clock, keep: Keep | None) -> None:
         super().__init__()
-        self._model, self._limits, self._clock = model, limits, clock
+        self._model, self.limits, self.clock, self._keep = model, limits, clock, keep
         self.best: tuple[Assignment, Evaluation] | None = None
         self.refused: list[Assignment] = []
 
@@ -59,13 +61,15 @@ class _Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # ortool
         assignment = self._model.read(lambda var: var if isinstance(var, int) else self.value(var))
         evaluation = evaluate(problem, *assignment)
         value = evaluation.value(problem.objective)
+        if self._keep is not None:
+            self._keep(assignment, evaluation)
         if not np.isfinite(value):
             self.refused.append(assignment)
         elif self.best is None or value < self.best[1].value(problem.objective):
             self.best = (assignment, evaluation)
-            if self._limits.progress is not None:
+            if self.limits.progress is not None:
                 bound = self._model.scale.value(self.best_objective_bound)
-                self._limits.progress(value, min(bound, value), self._clock.spent_s)
+                self.limits.progress(value, min(bound, value), self.clock.spent_s)
 
 
 def search(
@@ -79,6 +83,7 @@ def search(
     start: Assignment | None,
     bits: int,
     without: Sequence[Assignment] = (),
+    keep: Keep | None = None,
 ) -> Found:
     """Run CP-SAT until proof or the end of time.
 
@@ -95,6 +100,8 @@ def search(
         28 bits leave less than 1e-6 in most problems and more bits in all.
     without : sequence of assignments
         Left out of the search.
+    keep : callable, optional
+        Told of every assignment met and its score, feasible or not.
     """
     model = Model(problem, units, ceiling, bits)
     model.cp.add(model.goal >= model.scale.steps(floor))
@@ -102,25 +109,25 @@ def search(
         model.forbid(assignment)
     if start is not None:
         model.hint(start)
-    found = _run(model, limits, clock, floor, careful=False)
+    watch = _Watch(model, limits, clock, keep)
+    found = _run(model, watch, floor, careful=False)
     if found.bound == float("inf") and (start is not None or bits > _TRUSTED):
         # A known solution refutes the claim, large integers make it doubtful.
-        found = _run(model, limits, clock, floor, careful=True)
+        found = _run(model, watch, floor, careful=True)
         if found.bound == float("inf") and start is not None:
             return Found(None, None, floor, False)
     return found
 
 
-def _run(model: Model, limits: Limits, clock: Clock, floor: float, *, careful: bool) -> Found:
+def _run(model: Model, watch: _Watch, floor: float, *, careful: bool) -> Found:
     solver: Any = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = clock.left_s
+    solver.parameters.max_time_in_seconds = watch.clock.left_s
     # Probing has been seen to declare feasible models of this kind infeasible (OR-Tools 9.15).
     solver.parameters.cp_model_probing_level = 0
     solver.parameters.cp_model_presolve = not careful
-    solver.parameters.num_workers = limits.workers
-    solver.parameters.random_seed = limits.seed
+    solver.parameters.num_workers = watch.limits.workers
+    solver.parameters.random_seed = watch.limits.seed
     solver.parameters.relative_gap_limit = RELATIVE / 4
-    watch = _Watch(model, limits, clock)
     status = solver.solve(model.cp, watch)
     if status == cp_model.INFEASIBLE:
         return Found(None, None, float("inf"), True)

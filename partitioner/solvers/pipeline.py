@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from partitioner.problem import Objective
@@ -9,7 +10,7 @@ from partitioner.solvers.bounds import Prices, load_prices, lower_bound
 from partitioner.solvers.dp import TooLargeError, applies, exact_table
 from partitioner.solvers.heuristics import incumbent, scored
 from partitioner.solvers.ilp import Assignment
-from partitioner.solvers.ilp_search import search
+from partitioner.solvers.ilp_search import Keep, search
 from partitioner.solvers.limits import RELATIVE
 from partitioner.solvers.scales import ceiling
 from partitioner.solvers.session import Session
@@ -77,15 +78,24 @@ def run_dp(session: Session, prices: tuple[Prices, ...]) -> None:
             return
 
 
-def run_cpsat(session: Session) -> None:
+def run_cpsat(
+    session: Session, without: Sequence[Assignment] = (), keep: Keep | None = None
+) -> None:
     """CP-SAT until proof or the end of time.
 
     What a finished search leaves open is rounding: of the objective, or of a limit that its
     solution breaks. Finer steps settle both; at the finest, solutions refused are left out.
+
+    Parameters
+    ----------
+    without : sequence of assignments
+        Left out, so that the bound is that of all others.
+    keep : callable, optional
+        Told of every assignment met and its score, feasible or not.
     """
     problem, units = session.problem, session.units
     bits = _BITS
-    without: list[Assignment] = []
+    refused: list[Assignment] = []
     while session.open:
         before, best = session.objective, session.best
         with session.interruptible():
@@ -98,7 +108,8 @@ def run_cpsat(session: Session) -> None:
                 floor=session.bound,
                 start=None if best is None else (best.stage_of, best.placements),
                 bits=bits,
-                without=without,
+                without=[*without, *refused],
+                keep=keep,
             )
             if found.assignment is not None:
                 session.offer(scored(problem, *found.assignment, "cpsat"))
@@ -107,7 +118,7 @@ def run_cpsat(session: Session) -> None:
                 return
             session.prove(found.bound)
             if bits == _MOST_BITS:
-                without += found.refused
+                refused += found.refused
             if not found.finished or (bits == _MOST_BITS and not found.refused):
                 return
             if not session.objective < before / 2:

@@ -24,6 +24,8 @@ def feasible(problem: Problem) -> list[tuple[Assignment, Evaluation]]:
         if any(stage_of[u] > stage_of[v] for u, v in problem.edges):
             continue
         for options in product(range(problem.n_options), repeat=stages):
+            if (problem.uses[list(options)].sum(axis=0) > problem.capacity).any():
+                continue
             placements = tuple((option,) for option in options)
             evaluation = evaluate(problem, stage_of, placements)
             if evaluation.feasible:

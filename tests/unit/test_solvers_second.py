@@ -26,7 +26,7 @@ def both(problem: Problem, second: Objective) -> Solution:
     return solve_second(dataclasses.replace(problem, second=second), first, by_search)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 3, 6, 8, 10, 12])
+@pytest.mark.parametrize("seed", [1, 3, 6, 8])
 def test_every_pair_of_objectives(seed: int) -> None:
     problem = drawn(seed)
     found = [evaluation for _, evaluation in feasible(problem)]
