@@ -158,6 +158,7 @@ def _text(instance: Instance, solutions: Sequence[Solution]) -> str:
     ]
     if len(solutions) > 1:
         lines.append(_rank_table(problem, solutions))
+    lines += [f"note: {remark}" for remark in instance.remarks]
     return "\n".join(lines)
 
 
@@ -206,8 +207,10 @@ def _rank_table(problem: Problem, solutions: Sequence[Solution]) -> str:
         value = each.evaluation.value(problem.objective)
         ratio = value / best if best > 0 else 1.0
         sizes = [each.stage_of.count(stage) for stage in range(len(each.placements))]
-        rows.append((str(rank), f"{value:.7g}", f"{ratio:.4f}", " | ".join(map(str, sizes))))
-    return table(("rank", problem.objective.value, "/ best", "ops a stage"), rows)
+        proof = each.stats.status.value
+        row = (str(rank), f"{value:.7g}", f"{ratio:.4f}", proof, " | ".join(map(str, sizes)))
+        rows.append(row)
+    return table(("rank", problem.objective.value, "/ best", "place", "ops a stage"), rows)
 
 
 @contextmanager

@@ -53,9 +53,7 @@ def problem_from_published(
 
     For throughput every device is one stage. For latency every accelerator is one stage that runs
     as a whole, and each node on the CPU is a stage of its own, any number of them at once; nodes
-    of one colour are one stage on the CPU too. That is the published model as long as a colour
-    holds at most one node that takes time, besides inputs and outputs of it; a colour with two
-    such nodes may run them at different times in the published model and may not here.
+    of one colour are one stage on the CPU too (`colours` says where that is too narrow).
 
     Parameters
     ----------

@@ -150,6 +150,18 @@ def test_replicas(tmp_path: Path) -> None:
     assert read(shared)["objective"] < read(alone)["objective"]
 
 
+def test_the_best_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    instance = written(tmp_path / "g.json", graph(7))
+    out = tmp_path / "s.json"
+    assert main(["solve", instance, "--best", "3", "-o", str(out)]) == 0
+    first = read(out)
+    assert len(first["others"]) == 2
+    values = [first["objective"], *(other["objective"] for other in first["others"])]
+    assert values == sorted(values)
+    assert values == pytest.approx([rescored(instance, s) for s in (first, *first["others"])])
+    assert "rank" in capsys.readouterr().out
+
+
 def test_our_own_problem(tmp_path: Path) -> None:
     problem = read_instance(written(tmp_path / "g.json", graph(7))).problem
     write_problem(tmp_path / "p.json", problem)

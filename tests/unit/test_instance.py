@@ -128,6 +128,33 @@ def test_colours_stay_together(read: Any) -> None:
     assert split.violations == ("ops 7, 9 must share a stage",)
 
 
+@pytest.mark.parametrize(
+    ("cpu", "colours", "remarked"),
+    [
+        # 1 > 2 > 3 > 4, and 2 > 4
+        ([0, 5, 0, 5], [7, 7, 7, None], False),  # weights, the node, its output
+        ([0, 5, 5, 0], [None, 7, 7, None], True),  # two nodes that take time
+        ([5, 0, 0, 5], [None, 7, 7, None], False),
+        ([0, 0, 5, 0], [None, 7, 7, None], True),  # 4 could have what 2 made before 3 is done
+        ([0, 0, 0, 5], [None, None, 7, 7], False),  # 4 waits for 3 in any case
+        ([5, 0, 5, 0], [7, 7, 8, 8], False),
+        ([0, 0, 5, 0], [8, 7, 7, 8], True),
+    ],
+)
+def test_colours_that_are_more_than_one_node_on_a_cpu_are_remarked(
+    read: Any, cpu: list[float], colours: list[int | None], remarked: bool
+) -> None:
+    nodes = [
+        node(i + 1, float(time), colorClass=colour)
+        for i, (time, colour) in enumerate(zip(cpu, colours, strict=True))
+    ]
+    data = graph(nodes=nodes, edges=[edge(1, 2), edge(2, 3), edge(3, 4), edge(2, 4)])
+    assert read(data).remarks == ()
+    remarks = read(data, objective="latency").remarks
+    assert bool(remarks) is remarked
+    assert all("of one colour run as one stage if they are put on the CPU" in r for r in remarks)
+
+
 def test_what_an_accelerator_does_not_support(read: Any) -> None:
     nodes = [node(9), node(3, supportedOnFpga=False), node(5), node(7)]
     del nodes[1]["fpgaLatency"]
