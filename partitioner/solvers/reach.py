@@ -49,7 +49,10 @@ class Reach:
         self._prices = prices if np.isfinite(period_s) else ()
         self._n = len(members)
         self._done = [members @ price.work for price in self._prices]
-        self._rest = [~members @ price.work for price in self._prices]
+        self._rest = [
+            float(price.work.sum()) - done
+            for price, done in zip(self._prices, self._done, strict=True)
+        ]
 
     def fits_rest(self, key: Key) -> Bools:
         """Downsets whose rest may still fit what a state leaves, shape (n_ideals,)."""
@@ -83,7 +86,7 @@ class Reach:
 
     def _room(self, price: Prices, resources: Ints, stages: int) -> float:
         room = (float(resources @ price.resource) + price.slot * stages) * self._period_s
-        return room * (1 + RELATIVE) + 1e-12 * price.total
+        return room * (1 + RELATIVE) + 1e-12 * float(price.work.sum())
 
 
 def successors(

@@ -117,6 +117,12 @@ class SpanCosts:
             self._shared_bytes = np.array([size for size, _ in units.shared])
             self._entering_bytes = self._entering(problem.queue_slots * problem.tensor_bytes)
             sizes = np.unique(units.live_bytes[units.live_bytes > 0])[::-1]
+            transfers = cuts.transfers
+            self._more_bytes = (
+                self._shared_bytes.sum()
+                + units.live_bytes.max()
+                + transfers.open @ self._entering_bytes[transfers.group]
+            )
             self._bytes_off = _EPSILON * float(self._own_bytes[-1] + self._shared_bytes.sum())
             self._live = [
                 (size, cuts.members[:, units.live_bytes == size].sum(axis=1)) for size in sizes
@@ -207,10 +213,14 @@ class SpanCosts:
         busy_s = np.maximum(busy[j, i] + option.slack_s, 0.0)
         cost = self._cost(option, before, after, j, i, busy_s)
         if self._sums_bytes:
-            size = option.replicas * self._bytes(before, after, j, i)
-            if self._problem.objective is Objective.MEMORY:
-                cost = size * (1 - 1e-12)
-            keep = (size <= option.budget * (1 + _ROUNDING)) & (cost < self._cutoff)
+            budget = option.budget / option.replicas * (1 + _ROUNDING)
+            sums = self._problem.objective is Objective.MEMORY
+            asked = slice(None) if sums else self._may_overflow(before, after, j, i, budget)
+            size = np.zeros(len(j))
+            size[asked] = self._bytes(before, after, j[asked], i[asked])
+            if sums:
+                cost = size * option.replicas * (1 - 1e-12)
+            keep = (size <= budget) & (cost < self._cutoff)
             j, i, cost = j[keep], i[keep], cost[keep]
         return after.start, np.bincount(j, minlength=len(busy)), i + before.start, cost
 
@@ -230,10 +240,17 @@ class SpanCosts:
         own = option.own_links_s
         return busy_s + np.maximum(0.0, links + own[after][j] - own[before][i])
 
+    def _may_overflow(self, before: slice, after: slice, j: Ints, i: Ints, budget: float) -> Bools:
+        """Which stages could be larger than the budget, by an estimate from above."""
+        own = self._own_bytes
+        return np.asarray(own[after][j] - own[before][i] + self._more_bytes[before][i] > budget)
+
     def _bytes(self, before: slice, after: slice, j: Ints, i: Ints) -> Floats:
         """Memory of each stage on one replica."""
         cuts, own = self._cuts, self._own_bytes
         size = own[after][j] - own[before][i] - self._bytes_off
+        if not len(j):
+            return size
         size += cuts.constants.sums(before, after, self._shared_bytes)[j, i]
         size += cuts.transfers.sums(before, after, self._entering_bytes)[j, i]
         open_ = np.arange(len(j))
