@@ -141,8 +141,11 @@ class Lines:
     def _first_turn(self) -> list[int]:
         """Options that fit together, those whose use buys most first, in a random order."""
         problem = self.problem
-        times = np.where(self.units.runs, self.units.time_s, np.nan)
-        quick = np.argsort(np.nan_to_num(np.nanmean(times, axis=0), nan=np.inf), kind="stable")
+        runs = self.units.runs
+        counts = runs.sum(axis=0)
+        totals = np.where(runs, self.units.time_s, 0.0).sum(axis=0)
+        means = np.divide(totals, counts, out=np.full(len(counts), np.inf), where=counts > 0)
+        quick = np.argsort(means, kind="stable")
         used = np.zeros_like(problem.capacity)
         turn: list[int] = []
         for option in quick.tolist():
