@@ -129,6 +129,7 @@ def _solutions(problem: Problem, arguments: argparse.Namespace) -> Sequence[Solu
 def _why(problem: Problem, error: InfeasibleError) -> str:
     from partitioner.solvers.diagnosis import describe, diagnose
 
+    print("infeasible; looking for what would lift it", file=sys.stderr, flush=True)
     return describe(diagnose(problem)) or str(error)
 
 

@@ -133,21 +133,26 @@ def _budget(name: str, what: str, pools: Sequence[int]) -> Limit:
         budgets[list(pools)] = np.maximum(budgets[list(pools)], least)
         return replace(p, pool_bytes=budgets)
 
-    def need(solution: Solution) -> float:
-        return max(solution.evaluation.pool_bytes[pool] for pool in pools)
+    def need(p: Problem, solution: Solution, most: float) -> float:
+        """Budget that the assignment shows to be enough, at most the one that it was given."""
+        demands = (float(solution.evaluation.pool_bytes[pool]) for pool in pools)
+        over = (d for d, pool in zip(demands, pools, strict=True) if d > p.pool_bytes[pool])
+        return min(most, max(over, default=0.0))
 
     def least(p: Problem, known: Solution, oracle: Oracle) -> Lift:
         have = float(p.pool_bytes[list(pools)].min())
-        low, high = have, need(known)
+        low, high = have, need(p, known, np.inf)
+        just_below = True
         while high - low > _FINE * high:
             # Demands are sums of sizes: an assignment's own is often the least already, which
             # one question just below it settles, and else often well below what it was given.
-            for budget in (high * (1 - _FINE), (low + high) / 2):
-                found = oracle.feasible(raised(p, budget))
-                if found is None:
-                    low = max(low, budget)
-                else:
-                    high = max(low, min(high, need(found)))
+            budget = high * (1 - _FINE) if just_below else (low + high) / 2
+            just_below = not just_below
+            found = oracle.feasible(raised(p, budget))
+            if found is None:
+                low = budget
+            else:
+                high = max(low, need(p, found, budget))
         return Lift(
             name,
             high,

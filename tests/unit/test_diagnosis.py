@@ -82,6 +82,7 @@ INFEASIBLE: dict[str, Problem] = {
         holding([5, 6, 7], [9, 8]), time_s=np.array([[1, 1], [INF, INF], [1, 1]])
     ),
     "replicas": dataclasses.replace(holding([4, 4], [7, 3]), replicas=np.array([2, 1])),
+    "budgets far apart": holding([50, 40, 7], [100, 3], allowed=pinned(3, 2, {2: 1})),
     "free": holding([4, 3, 4, 3], [7, 6], contiguous=False),
 }
 
@@ -147,6 +148,8 @@ def test_the_lift_suffices_and_a_little_less_does_not(
         ("period cap", "the cap on the period", 7, 6),
         ("replicas", "memory pool 0", 16, 7),
         ("free", "memory of every pool", 7, 6),
+        ("budgets far apart", "memory of every pool", 7, 3),
+        ("budgets far apart", "memory pool 1", 7, 3),
     ],
 )
 def test_figures(name: str, limit: str, demand: float, capacity: float) -> None:
