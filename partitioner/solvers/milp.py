@@ -66,7 +66,7 @@ def run_milp(session: Session) -> None:
     seconds, size = _GOAL / _floor_s(problem), _GOAL / _floor_bytes(problem)
     unit = {Objective.PERIOD: seconds, Objective.LATENCY: seconds, Objective.MEMORY: size}
     rows = Rows(problem)
-    times = Times(rows, seconds, _ceiling_s(problem) * seconds)
+    times = Times(rows, seconds, seconds * min(_ceiling_s(problem), 1.01 * problem.latency_cap_s))
     memory = add_memory(rows, size)
     goals: dict[Objective, int] = {}
     if objective is Objective.PERIOD or np.isfinite(problem.period_cap_s):

@@ -56,11 +56,13 @@ class Rows:
         self.problem, self.program = problem, Program()
         self.option = slots(problem)
         self.all = range(len(self.option))
+        self._first: dict[tuple[int, int], int] = {}
         self._add_places()
         self._add_limits()
-        self._first: dict[tuple[int, int], int] = {}
         if problem.contiguous:
             self._add_order()
+        else:
+            self._add_names()
         self._add_hops()
 
     # Where ops go --------------------------------------------------------------------------
@@ -101,21 +103,27 @@ class Rows:
             for slot, option in enumerate(self.option):
                 taken.add(self.used[slot], float(problem.uses[option, resource]))
             program.at_most(taken, float(capacity))
+
+    def _add_names(self) -> None:
+        """Slots of one option are filled in the order of their first ops."""
         for a, b in pairwise(self.all):
-            if self.option[a] == self.option[b]:
-                program.covers(self.used[a], {self.used[b]: 1.0})
+            for op, places in enumerate(self.place if self.option[a] == self.option[b] else ()):
+                before = Sum()
+                before.add(places[b], 1.0)
+                for other in range(op):
+                    before.add(self.place[other][a], -1.0)
+                self.program.at_most(before, 0.0)
 
     def _add_order(self) -> None:
         """``first[a, b]``: slot a comes before b. Slots of one option keep their order."""
         program = self.program
-        first = self._first
-        first |= {
-            (a, b): program.variable(1, integer=self.option[a] != self.option[b])
-            for a, b in combinations(self.all, 2)
-        }
+        pairs = combinations(self.all, 2)
+        first = self._first = {pair: program.variable(1, integer=True) for pair in pairs}
         for a, b in first:
             if self.option[a] == self.option[b]:
                 program.row({first[a, b]: 1.0}, 1.0, 1.0)
+                if b == a + 1:
+                    program.covers(self.used[a], {self.used[b]: 1.0})
         for a, b, c in combinations(self.all, 3):
             round_trip = {first[a, b]: 1.0, first[b, c]: 1.0, first[a, c]: -1.0}
             program.row(round_trip, 0.0, 1.0)

@@ -1,0 +1,275 @@
+"""Every method against every other on seeded random problems, one drawn configuration each.
+
+Run it by hand; `make test` runs a sample. 100,000 problems take about an hour on two cores::
+
+    python tests/property/differential.py --count 100000 --processes 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+
+from drawn_problems import EXCLUSIVE, drawn, features
+
+from partitioner.errors import InfeasibleError, NoneFoundError, ProblemError
+from partitioner.evaluation import evaluate
+from partitioner.problem import Problem, Solution, Status
+from partitioner.solvers import solve
+
+METHODS = ("brute", "dp", "cpsat", "highs", "auto")
+# Methods that must treat every problem that is drawn.
+ALWAYS = ("brute", "auto")
+# Methods that may leave a proof open: what they do claim must be right all the same.
+OPEN = ("dp", "highs")
+RELATIVE = 1e-6
+_TIME_LIMIT_S = {"highs": 0.5}
+_USUAL_S = 60.0
+# Problems that a process takes at a time.
+_BATCH = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One problem by every method.
+
+    Attributes
+    ----------
+    features : tuple of str
+        What the problem has.
+    feasible : bool
+        By exhaustive search.
+    spent_s : dict of str to float
+        Seconds of each method that applies.
+    left_open : tuple of str
+        Methods that claim no more than they proved, which is not all.
+    failures : tuple of str
+        What disagrees.
+    """
+
+    seed: int
+    features: tuple[str, ...]
+    feasible: bool
+    spent_s: dict[str, float]
+    left_open: tuple[str, ...]
+    failures: tuple[str, ...]
+
+
+def trial(seed: int) -> Trial:
+    """Solve the problem of a seed by every method that applies, and compare."""
+    warnings.simplefilter("error")
+    problem = drawn(seed)
+    spent: dict[str, float] = {}
+    left_open: list[str] = []
+    failures: list[str] = []
+    best: Solution | None = None
+    for method in METHODS:
+        begin = time.perf_counter()
+        try:
+            found = _solved(problem, method)
+        except ProblemError as error:
+            if method in ALWAYS:
+                failures.append(f"{method}: refuses: {error}")
+            continue
+        except NoneFoundError as error:
+            if method not in OPEN:
+                failures.append(f"{method}: {error}")
+            left_open.append(method)
+            continue
+        except Exception as error:  # a crash of one method is a finding, and the run goes on
+            failures.append(f"{method}: {type(error).__name__}: {error}")
+            continue
+        spent[method] = time.perf_counter() - begin
+        if method == "brute":
+            best = found
+        may_be_open = method in OPEN
+        if may_be_open and found is not None and found.stats.status is not Status.OPTIMAL:
+            left_open.append(method)
+        wrong = disagreements(problem, found, best, may_be_open=may_be_open)
+        failures += (f"{method}: {text}" for text in wrong)
+    names = tuple(sorted(features(problem)))
+    return Trial(seed, names, best is not None, spent, tuple(left_open), tuple(failures))
+
+
+def _solved(problem: Problem, method: str) -> Solution | None:
+    try:
+        return solve(
+            problem, method=method, time_limit_s=_TIME_LIMIT_S.get(method, _USUAL_S), workers=1
+        )
+    except NoneFoundError:
+        raise
+    except InfeasibleError:
+        return None
+
+
+def disagreements(
+    problem: Problem, found: Solution | None, best: Solution | None, *, may_be_open: bool = False
+) -> Iterator[str]:
+    """What a solution gets wrong, given the best one (None: infeasible)."""
+    if found is None or best is None:
+        if found is not best:
+            yield "finds nothing" if found is None else "finds an assignment where there is none"
+        return
+    again = evaluate(problem, found.stage_of, found.placements)
+    if not again.feasible:
+        yield f"breaks a rule: {again.violations[0]}"
+    stats, least = found.stats, best.stats
+    value = again.value(problem.objective)
+    if may_be_open and stats.status is not Status.OPTIMAL:
+        if stats.bound > least.objective * (1 + 1e-9):
+            yield f"bounded by {stats.bound!r}, above the best, {least.objective!r}"
+        return
+    if stats.status is not Status.OPTIMAL or stats.gap > RELATIVE:
+        yield f"proves a gap of {stats.gap:.2e} only"
+    yield from _apart("objective", (stats.objective, value), stats.bound, least.objective)
+    if problem.second is None:
+        return
+    if stats.second is None or stats.second_bound is None or least.second is None:
+        yield "leaves out the second objective"
+        return
+    value = again.value(problem.second)
+    yield from _apart("second objective", (stats.second, value), stats.second_bound, least.second)
+
+
+def _apart(name: str, values: tuple[float, float], bound: float, least: float) -> Iterator[str]:
+    claimed, scored = values
+    if abs(claimed - scored) > 1e-12 * abs(scored):
+        yield f"{name} is claimed to be {claimed!r} and is {scored!r}"
+    if abs(scored - least) > RELATIVE * abs(least):
+        yield f"{name} {scored!r}, the best is {least!r}"
+    if bound > least * (1 + 1e-9):
+        yield f"{name} bounded by {bound!r}, above the best, {least!r}"
+
+
+@dataclass(slots=True)
+class Summary:
+    """What the trials so far come to."""
+
+    problems: int = 0
+    feasible: int = 0
+    methods: Counter[str] = field(default_factory=Counter)
+    left_open: Counter[str] = field(default_factory=Counter)
+    seconds: Counter[str] = field(default_factory=Counter)
+    features: Counter[str] = field(default_factory=Counter)
+    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, found: Trial) -> None:
+        """Count a trial in."""
+        self.problems += 1
+        self.feasible += found.feasible
+        self.methods.update(found.spent_s.keys())
+        self.left_open.update(found.left_open)
+        self.seconds.update(found.spent_s)
+        self.features.update(found.features)
+        self.pairs.update(combinations(found.features, 2))
+        self.failures += (f"seed {found.seed}, {text}" for text in found.failures)
+
+    def rows(self) -> Iterator[str]:
+        """The summary, line by line."""
+        yield f"{self.problems} problems, {self.feasible} of them feasible"
+        yield "by method: problems, of them left open, mean milliseconds"
+        for method in METHODS:
+            count = self.methods[method]
+            mean = 1e3 * self.seconds[method] / max(1, count)
+            yield f"  {method:<8}{count:>8}{self.left_open[method]:>8}{mean:>9.1f}"
+        yield "by feature:"
+        for name, count in self.features.most_common():
+            yield f"  {name:<18}{count:>8}"
+        apart = [set(pair) for pair in combinations(sorted(self.features), 2)]
+        apart = [pair for pair in apart if any(pair <= group for group in EXCLUSIVE)]
+        pairs = [
+            (self.pairs[pair], pair)
+            for pair in combinations(sorted(self.features), 2)
+            if set(pair) not in apart
+        ]
+        for count, (one, other) in sorted(pairs)[:3]:
+            yield f"least common pair of features: {count:>6}  {one} + {other}"
+        together = sorted(" + ".join(sorted(pair)) for pair in apart)
+        yield f"{len(pairs)} pairs; {len(together)} exclude one another: {', '.join(together)}"
+        yield f"{len(self.failures)} failures"
+        yield from (f"  {failure}" for failure in self.failures)
+
+
+def _batches(first: int, count: int, known: set[int]) -> list[list[int]]:
+    seeds = [seed for seed in range(first, first + count) if seed not in known]
+    return [seeds[i : i + _BATCH] for i in range(0, len(seeds), _BATCH)]
+
+
+def _trials(seeds: list[int]) -> list[Trial]:
+    return [trial(seed) for seed in seeds]
+
+
+def _known(path: Path | None, first: int, count: int) -> Iterator[Trial]:
+    """Trials of an earlier run, one JSON object a line."""
+    if path is None or not path.exists():
+        return
+    for line in path.read_text().splitlines():
+        fields = json.loads(line)
+        if first <= fields["seed"] < first + count:
+            for name in ("features", "left_open", "failures"):
+                fields[name] = tuple(fields[name])
+            yield Trial(**fields)
+
+
+def run(
+    first: int, count: int, processes: int, most_failures: int, progress: Path | None = None
+) -> Summary:
+    """Run all trials, or until there are too many failures."""
+    summary, known = Summary(), set()
+    for found in _known(progress, first, count):
+        summary.add(found)
+        known.add(found.seed)
+    batches = _batches(first, count, known)
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        for batch in pool.imap_unordered(_trials, batches):
+            for found in batch:
+                summary.add(found)
+            if progress is not None:
+                with progress.open("a") as file:
+                    file.writelines(json.dumps(asdict(found)) + "\n" for found in batch)
+            _tell(batch, summary)
+            if len(summary.failures) >= most_failures:
+                pool.terminate()
+                break
+    return summary
+
+
+def _tell(batch: Iterable[Trial], summary: Summary) -> None:
+    for found in batch:
+        for failure in found.failures:
+            print(f"seed {found.seed}, {failure}", file=sys.stderr, flush=True)
+    if summary.problems % 1000 < _BATCH:
+        print(f"{summary.problems} problems", file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1000, help="problems")
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--failures", type=int, default=20, help="stop at so many")
+    parser.add_argument("--progress", type=Path, help="file that an interrupted run goes on from")
+    given = parser.parse_args()
+    begin = time.perf_counter()
+    summary = run(given.first, given.count, given.processes, given.failures, given.progress)
+    for row in summary.rows():
+        print(row)
+    print(f"{time.perf_counter() - begin:.0f} s")
+    return 1 if summary.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
