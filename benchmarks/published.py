@@ -72,7 +72,8 @@ def main() -> int:
     runs = []
     for path in mode.paths(arguments.folder):
         name = _name(path)
-        if not arguments.only or any(part in name for part in arguments.only):
+        wanted = not arguments.only or any(part in name for part in arguments.only)
+        if wanted and name in KNOWN[mode.name]:
             runs.append(_measured(path, mode, limit_s))
             print(_line(runs[-1]), file=sys.stderr, flush=True)
     if not runs:
