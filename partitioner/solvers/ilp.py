@@ -7,7 +7,7 @@ it is minimized or capped; see `scales` for how they are rounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -28,10 +28,20 @@ from partitioner.solvers.scales import (
     time_scale,
 )
 from partitioner.solvers.time_rows import Side, add_latency, add_period
+from partitioner.solvers.transfer_rows import tells_pairs_apart
 
-__all__ = ["Assignment", "Model"]
+__all__ = ["Assignment", "Model", "terms"]
 
 Assignment = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
+
+
+def terms(problem: Problem, units: Units) -> int:
+    """About how many terms the model's rows have: what it takes to build it."""
+    stages, options = min(most_stages(problem), len(units)), problem.n_options
+    rows = stages * options * (len(units) + 2 * len(units.flows))
+    readers = sum(len(flow.readers) for flow in units.flows)
+    pairs = stages * (stages - 1) // 2
+    return rows + pairs * readers * (options**2 if tells_pairs_apart(problem) else 1)
 
 
 class Model:
@@ -80,6 +90,17 @@ class Model:
         inside.add(-1, self.reach[unit][stage + 1])
         return inside
 
+    def weighted(self, steps: Sequence[int], stage: int) -> Linear:
+        """Steps of the units in a stage, added up."""
+        total = Linear()
+        if stage:
+            total.extend(steps, self._columns[stage])
+        else:
+            total.constant = sum(steps)
+        if stage + 1 < self.stages:
+            total.extend([-each for each in steps], self._columns[stage + 1])
+        return total
+
     def imply(self, inside: list[tuple[int, int]], then: list[Any]) -> None:
         """Clause: when all (unit, stage) memberships hold, one of the literals does."""
         clause = list(then)
@@ -103,6 +124,7 @@ class Model:
             for other in before:
                 for k in range(1, stages):
                     cp.add_implication(self.reach[other][k], self.reach[unit][k])
+        self._columns = [[row[k] for row in self.reach] for k in range(stages)]
 
     def _add_options(self) -> None:
         cp, problem = self.cp, self.problem
@@ -113,9 +135,8 @@ class Model:
         self.used: list[Any] = [cp.new_bool_var(f"used_{k}") for k in stages]
         for k in stages:
             cp.add(sum(self.on[k]) == self.used[k])
-            members = Linear()
+            members = self.weighted([1] * len(self.units), k)
             for unit in range(len(self.units)):
-                members.add(1, self.member(unit, k))
                 self.imply([(unit, k)], [self.used[k]])
             cp.add(members.expression() >= self.used[k])
             if k:

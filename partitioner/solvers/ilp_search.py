@@ -12,7 +12,7 @@ from ortools.sat.python import cp_model
 from partitioner.errors import ProblemError
 from partitioner.evaluation import evaluate
 from partitioner.problem import Evaluation, Problem
-from partitioner.solvers.ilp import Assignment, Model
+from partitioner.solvers.ilp import Assignment, Model, terms
 from partitioner.solvers.limits import RELATIVE, Clock, Limits
 from partitioner.solvers.reduce import Units
 
@@ -22,6 +22,9 @@ Keep = Callable[[Assignment, Evaluation], None]
 
 # CP-SAT's presolve has been seen to lose solutions with larger integers (OR-Tools 9.15).
 _TRUSTED = 28
+# A larger model is no use: building it takes the time, or the memory, that there is.
+_MOST_TERMS = 3_000_000
+_TERMS_A_SECOND = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ def search(
     without: Sequence[Assignment] = (),
     keep: Keep | None = None,
 ) -> Found:
-    """Run CP-SAT until proof or the end of time.
+    """Run CP-SAT until proof or the end of time; not at all where the model would be too large.
 
     Parameters
     ----------
@@ -103,6 +106,9 @@ def search(
     keep : callable, optional
         Told of every assignment met and its score, feasible or not.
     """
+    work = terms(problem, units)
+    if work > min(_MOST_TERMS, clock.left_s * _TERMS_A_SECOND):
+        return Found(None, None, floor, False)
     model = Model(problem, units, ceiling, bits)
     model.cp.add(model.goal >= model.scale.steps(floor))
     for assignment in without:

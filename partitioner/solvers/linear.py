@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ortools.sat.python import cp_model
@@ -31,6 +32,17 @@ class Linear:
         elif factor:
             self._variables.append(item)
             self._factors.append(factor)
+
+    def extend(self, factors: Sequence[int], items: Sequence[Any]) -> None:
+        """Add a multiple of each variable; those of 0 are left out."""
+        if all(factors):
+            self._variables += items
+            self._factors += factors
+            return
+        for factor, item in zip(factors, items, strict=True):
+            if factor:
+                self._variables.append(item)
+                self._factors.append(factor)
 
     def expression(self) -> Any:
         """The sum as CP-SAT takes it."""

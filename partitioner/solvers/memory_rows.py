@@ -19,16 +19,23 @@ __all__ = ["add_memory", "total_memory"]
 def add_memory(model: Model, bits: int) -> None:
     """Keep every pool that could overflow within its budget."""
     problem = model.problem
-    demand = _most(problem)
-    for pool in np.flatnonzero(problem.pool_bytes < demand):
-        scale = memory_scale(problem, float(problem.pool_bytes[pool]), bits)
+    pools = np.flatnonzero(problem.pool_bytes < _most(problem))
+    scales = {p: memory_scale(problem, float(problem.pool_bytes[p]), bits) for p in pools}
+    needs: dict[Scale, list[Linear]] = {}
+    for pool, scale in scales.items():
+        # Where sizes are exact, pools differ in their limit only and can share the rows.
+        rows = max((s for s in scales.values() if s.unit == scale.unit), key=lambda s: s.most)
+        if rows not in needs:
+            needs[rows] = [_need(model, stage, rows) for stage in range(model.stages)]
         options = [d for d in range(problem.n_options) if problem.pool_of[d] == pool]
-        model.cp.add(_demand(model, scale, options).expression() <= scale.most)
+        demand = _demand(model, needs[rows], scale.most, options)
+        model.cp.add(demand.expression() <= scale.most)
 
 
 def total_memory(model: Model, scale: Scale) -> Linear:
     """Steps that all pools hold together."""
-    return _demand(model, scale, list(range(model.problem.n_options)))
+    needs = [_need(model, stage, scale) for stage in range(model.stages)]
+    return _demand(model, needs, scale.most, list(range(model.problem.n_options)))
 
 
 def _most(problem: Problem) -> float:
@@ -41,15 +48,14 @@ def _most(problem: Problem) -> float:
     return float(problem.replicas.max() * (once + read @ problem.constant_bytes + live))
 
 
-def _demand(model: Model, scale: Scale, options: list[int]) -> Linear:
+def _demand(model: Model, needs: list[Linear], most: int, options: list[int]) -> Linear:
     """Steps that the stages on the given options hold, each replica for itself."""
     replicas = model.problem.replicas
     total = Linear()
-    for stage in range(model.stages):
-        need = _need(model, stage, scale)
+    for stage, need in enumerate(needs):
         if not need:
             continue
-        share = model.cp.new_int_var(0, scale.most, f"memory_{stage}")
+        share = model.cp.new_int_var(0, most, f"memory_{stage}")
         for count in np.unique(replicas[options]):
             several = Linear()
             several.add(int(count), need)
@@ -64,9 +70,7 @@ def _demand(model: Model, scale: Scale, options: list[int]) -> Linear:
 def _need(model: Model, stage: int, scale: Scale) -> Linear:
     """Steps of one replica of a stage."""
     problem, units, cp = model.problem, model.units, model.cp
-    total = Linear()
-    for unit, own in enumerate(units.constant_bytes):
-        total.add(scale.steps(float(own)), model.member(unit, stage))
+    total = model.weighted(scale.table(units.constant_bytes).tolist(), stage)
     for value, readers in units.shared:
         held: Any = cp.new_bool_var(f"holds_{stage}")
         for reader in readers:

@@ -83,13 +83,12 @@ def add_latency(model: Model, side: Side, goal: Any | None) -> None:
 
 def _busy(model: Model, side: Side, charges: Charges, stage: int, option: int) -> Linear:
     """Steps of op times, host time and transfers of a stage on an option."""
-    total = Linear(side.steps(float(model.problem.host_s[option]), option))
-    for unit in range(len(model.units)):
-        seconds = float(model.units.time_s[unit, option])
-        # What is above the limit is kept off the option elsewhere.
-        if np.isfinite(seconds) and not side.over(seconds, option):
-            total.add(side.steps(seconds, option), model.member(unit, stage))
-    total.add(1, charges.charged(stage, option))
+    total = charges.charged(stage, option)
+    total.constant += side.steps(float(model.problem.host_s[option]), option)
+    steps = side.scale.table(model.units.time_s[:, option] / side.replicas[option])
+    # What is above the limit is kept off the option elsewhere.
+    steps[steps > side.scale.most] = 0
+    total.add(1, model.weighted(steps.tolist(), stage))
     return total
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partitioner.problem import Ints, TransferCost
+from partitioner.problem import Ints, Problem, TransferCost
 from partitioner.solvers.linear import Linear
 from partitioner.solvers.reduce import Flow
 from partitioner.solvers.scales import Scale
@@ -20,7 +20,20 @@ from partitioner.solvers.scales import Scale
 if TYPE_CHECKING:
     from partitioner.solvers.ilp import Model
 
-__all__ = ["Charges"]
+__all__ = ["Charges", "tells_pairs_apart"]
+
+
+def tells_pairs_apart(problem: Problem) -> bool:
+    """Whether what a transfer costs hangs on both its ends."""
+    uses = problem.uses
+    fits = np.all(uses[:, None] + uses[None, :] <= problem.capacity, axis=2)
+    for cost, axis in ((problem.send, 1), (problem.recv, 0)):
+        for part in (cost.base_s[:-1, :-1], cost.per_unit_s[:-1, :-1]):
+            most = np.where(fits, part, 0.0).max(axis=axis)
+            least = np.where(fits, part, np.inf).min(axis=axis)
+            if (most > least).any():
+                return True
+    return bool(problem.link.base_s.any() or problem.link.per_unit_s.any())
 
 
 class Charges:
@@ -64,12 +77,12 @@ class Charges:
 
     def charged(self, stage: int, option: int) -> Linear:
         """Steps of all transfers charged to a stage on an option."""
-        total = self._received(stage, option)
-        total.add(1, self._sent(stage, option))
+        total = Linear()
+        self._received(total, stage, option)
+        self._sent(total, stage, option)
         return total
 
-    def _received(self, stage: int, option: int) -> Linear:
-        total = Linear()
+    def _received(self, total: Linear, stage: int, option: int) -> None:
         for flow in self._flows.inputs:
             steps = int(self._recv[flow.tensor, self._caller, option])
             if steps:
@@ -82,41 +95,35 @@ class Charges:
             for a in range(self._caller):
                 extra = self._recv[:, a, option] - self._least_recv[:, option]
                 total.add(1, self._excess(extra, source, stage, a, option))
-        return total
 
-    def _sent(self, stage: int, option: int) -> Linear:
+    def _sent(self, total: Linear, stage: int, option: int) -> None:
         model = self._model
-        total = Linear()
         for flow in self._flows.outputs:
             if not (self._p.send_once and flow.readers):
                 steps = int(self._send[flow.tensor, option, self._caller])
                 total.add(steps, model.member(flow.producer, stage))
         for flow in self._flows.moved:
             if self._p.send_once:
-                total.add(1, self._sent_once(flow, stage, option))
+                self._sent_once(total, flow, stage, option)
             else:
-                total.add(1, self._sent_each(flow, stage, option))
+                self._sent_each(total, flow, stage, option)
         if not self._p.send_once:
             for target in range(stage + 1, model.stages):
                 for b in range(self._caller):
                     extra = self._send[:, option, b] - self._least_send[:, option]
                     total.add(1, self._excess(extra, stage, target, option, b))
-        return total
 
-    def _sent_each(self, flow: Flow, stage: int, option: int) -> Linear:
-        total = Linear()
+    def _sent_each(self, total: Linear, flow: Flow, stage: int, option: int) -> None:
         steps = int(self._least_send[flow.tensor, option])
         if steps and len(flow.readers) == 1:
             total.add(steps, self._flows.leaves(flow, stage))
         elif steps:
             for target in range(stage + 1, self._model.stages):
                 total.add(steps, self._flows.hop(flow, stage, target))
-        return total
 
-    def _sent_once(self, flow: Flow, stage: int, option: int) -> Linear:
+    def _sent_once(self, total: Linear, flow: Flow, stage: int, option: int) -> None:
         """The dearest of a tensor's sends."""
         model = self._model
-        total = Linear()
         least = int(self._least_send[flow.tensor, option])
         peers = [b for b in range(self._caller) if self._fits[option, b]]
         costs = {b: int(self._send[flow.tensor, option, b]) for b in peers}
@@ -127,7 +134,7 @@ class Charges:
                 total.add(caller, model.member(flow.producer, stage))
             if least > caller:
                 total.add(least - caller, self._flows.leaves(flow, stage))
-            return total
+            return
         paid = model.cp.new_int_var(0, self._scale.most, f"sent_{flow.tensor}_{stage}_{option}")
         here = model.on[stage][option]
         if caller:
@@ -138,7 +145,6 @@ class Charges:
                     literals = self._pair(stage, target, option, b)
                     self._at_least(paid, steps, self._flows.hop(flow, stage, target), literals)
         total.add(1, paid)
-        return total
 
     def _at_least(self, paid: Any, steps: int, when: Any, literals: list[Any]) -> None:
         """`paid` is at least `steps` when the 0/1 item is 1 and all literals hold."""
