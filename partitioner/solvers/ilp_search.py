@@ -23,8 +23,8 @@ Keep = Callable[[Assignment, Evaluation], None]
 # CP-SAT's presolve has been seen to lose solutions with larger integers (OR-Tools 9.15).
 _TRUSTED = 28
 # A larger model is no use: building it takes the time, or the memory, that there is.
-_MOST_TERMS = 3_000_000
-_TERMS_A_SECOND = 100_000
+_MOST_TERMS = 2_000_000
+_TERMS_A_SECOND = 25_000
 
 
 @dataclass(frozen=True, slots=True)
