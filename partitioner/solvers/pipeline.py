@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from partitioner.problem import Objective
-from partitioner.solvers.bounds import Prices, load_prices, lower_bound
+from partitioner.solvers.bounds import Prices, load_prices, lower_bound, repriced
 from partitioner.solvers.dp import TooLargeError, applies, exact_table
 from partitioner.solvers.heuristics import incumbent, scored
 from partitioner.solvers.ilp import Assignment
 from partitioner.solvers.ilp_search import Keep, search
 from partitioner.solvers.limits import RELATIVE
+from partitioner.solvers.reductions import narrowed
 from partitioner.solvers.scales import ceiling
 from partitioner.solvers.session import Session
 
@@ -43,11 +44,27 @@ def begin(session: Session) -> tuple[Prices, ...]:
 def run_pipeline(session: Session) -> None:
     """Dynamic programming where it fits, CP-SAT for whatever is left to prove."""
     prices = begin(session)
+    whole = session.units
+    prices = _narrow(session, prices)
     if session.open and applies(session.problem):
         with suppress(TooLargeError):
             run_dp(session, prices)
     if session.open:
         run_cpsat(session)
+    session.units = whole
+
+
+def _narrow(session: Session, prices: tuple[Prices, ...]) -> tuple[Prices, ...]:
+    """Leave the session fewer units, and an assignment that they can express."""
+    problem, best = session.problem, session.best
+    if not session.open or best is None or any(len(options) > 1 for options in best.placements):
+        return prices
+    found = narrowed(problem, session.units, session.objective, prices, session.clock)
+    carried = scored(problem, *found.carried((best.stage_of, best.placements)), best.stats.method)
+    if carried is None:
+        return prices
+    session.units, session.best = found.units, carried
+    return repriced(problem, found.units, prices)
 
 
 def run_dp(session: Session, prices: tuple[Prices, ...]) -> None:

@@ -1,0 +1,126 @@
+"""Ops that take no time need no stage of their own choice: they go along with a neighbour.
+
+Let v take no time wherever its neighbour can run, and add no memory that matters. Beside the maker
+of its only input, a v that nobody reads costs nothing; beside its only reader, a v that reads
+nothing costs nothing. In a chain, v reads x from p, alone, and makes y. If y is not larger than x,
+v may as well be beside p: p's stage sends the smaller tensor instead of the larger, v's stage
+neither receives nor sends, and nobody notices who sent, where a transfer costs the same wherever
+its other end is. If x is not larger than y, v may as well be beside y's reader. Here y may have
+several readers only where one send serves them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from partitioner.problem import Bools, Objective, Problem, TransferCost
+from partitioner.solvers.reduce import Flow, Units, most_stages
+
+__all__ = ["idle"]
+
+
+def idle(problem: Problem, units: Units) -> Iterator[tuple[int, int]]:
+    """Pairs of an idle unit and the neighbour that it may share a stage with; no unit twice."""
+    entering: list[list[Flow]] = [[] for _ in units.members]
+    leaving: list[list[Flow]] = [[] for _ in units.members]
+    for flow in units.flows:
+        for reader in flow.readers:
+            entering[reader].append(flow)
+        if flow.producer >= 0:
+            leaving[flow.producer].append(flow)
+    alike = _alike_wherever(problem)
+    light = _light(problem, units)
+    taken: set[int] = set()
+    for v in np.flatnonzero(np.where(units.runs, units.time_s, np.inf).min(axis=1) == 0):
+        for other in _hosts(problem, entering[v], leaving[v], alike):
+            if _idle_beside(units, int(v), other, light) and not taken & {int(v), other}:
+                taken |= {int(v), other}
+                yield int(v), other
+                break
+
+
+def _hosts(
+    problem: Problem, entering: list[Flow], leaving: list[Flow], alike: bool
+) -> Iterator[int]:
+    """Neighbours that an op with these tensors may go along with if it is idle there."""
+    if len(entering) > 1 or len(leaving) > 1 or any(flow.to_caller for flow in leaving):
+        return
+    x, y = (flows[0] if flows else None for flows in (entering, leaving))
+    if x is None and y is not None and len(y.readers) == 1:
+        yield y.readers[0]
+    if x is None or x.producer < 0:
+        return
+    if y is None:
+        yield x.producer
+    elif alike and len(x.readers) == 1 and not x.to_caller:
+        if _no_larger(problem, y, x) and (problem.send_once or len(y.readers) == 1):
+            yield x.producer
+        if _no_larger(problem, x, y) and len(y.readers) == 1:
+            yield y.readers[0]
+
+
+def _no_larger(problem: Problem, a: Flow, b: Flow) -> bool:
+    amount, size = problem.amount, problem.tensor_bytes
+    return bool(amount[a.tensor] <= amount[b.tensor] and size[a.tensor] <= size[b.tensor])
+
+
+def _idle_beside(units: Units, v: int, other: int, light: Bools | None) -> bool:
+    """Whether v adds neither time nor memory that matters wherever the other can run."""
+    if not (units.time_s[v, units.runs[other]] == 0).all():
+        return False
+    return light is None or bool(light[v] and units.live_bytes[v] <= units.live_bytes[other])
+
+
+def _light(problem: Problem, units: Units) -> Bools | None:
+    """Units without constants, shape (n_units,); None where memory does not matter."""
+    counted = Objective.MEMORY in (problem.objective, problem.second)
+    if not counted and not _memory_may_bind(problem):
+        return None
+    light = units.constant_bytes == 0
+    for _, readers in units.shared:
+        light[list(readers)] = False
+    return np.asarray(light)
+
+
+def _memory_may_bind(problem: Problem) -> bool:
+    """Whether any pool could be too small, whatever is put there."""
+    largest = (
+        float(problem.constant_bytes.sum())
+        + float(problem.live_bytes.max())
+        + problem.queue_slots * float(problem.tensor_bytes.sum())
+    )
+    stages = most_stages(problem)
+    for pool, budget in enumerate(problem.pool_bytes):
+        copies = 0
+        for option in np.flatnonzero(problem.pool_of == pool):
+            used = problem.uses[option] > 0
+            times = np.append(problem.capacity[used] // problem.uses[option][used], stages).min()
+            copies += int(min(times, stages) * problem.replicas[option])
+        if copies * largest > budget:
+            return True
+    return False
+
+
+def _alike_wherever(problem: Problem) -> bool:
+    """Whether a transfer's price hangs on the end charged alone."""
+    between = problem.link.base_s[:-1, :-1], problem.link.per_unit_s[:-1, :-1]
+    if any(part.any() for part in between):
+        return False
+    twice = np.all(2 * problem.uses <= problem.capacity, axis=1)
+    return _alike(problem.send, twice) and _alike(
+        TransferCost(problem.recv.base_s.T, problem.recv.per_unit_s.T), twice
+    )
+
+
+def _alike(cost: TransferCost, twice: Bools) -> bool:
+    """Whether each row is the same for all other ends; the own one if it can be used twice."""
+    n = len(twice)
+    matters = ~np.eye(n, dtype=np.bool_) | twice[:, None]
+    for part in (cost.base_s[:-1, :-1], cost.per_unit_s[:-1, :-1]):
+        least = np.where(matters, part, np.inf).min(axis=1)
+        most = np.where(matters, part, -np.inf).max(axis=1)
+        if (least < most).any():
+            return False
+    return True

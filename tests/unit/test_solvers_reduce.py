@@ -1,0 +1,187 @@
+"""Reductions keep the optimum: exhaustive search with and without, on drawn problems."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from every_assignment import drawn, feasible
+from problem_builder import build, uniform
+
+from partitioner.errors import InfeasibleError
+from partitioner.evaluation import evaluate
+from partitioner.problem import Objective, Problem, TransferCost
+from partitioner.solvers import solve
+from partitioner.solvers.bounds import load_prices
+from partitioner.solvers.limits import Clock
+from partitioner.solvers.reduce import Units, reduce_ops, repriced_units
+from partitioner.solvers.reductions import REDUCTIONS, Narrowed, Reduction, narrowed
+
+OBJECTIVES = tuple(Objective)
+
+
+def best(problem: Problem) -> float:
+    try:
+        return solve(problem, method="brute").stats.objective
+    except InfeasibleError:
+        return float("inf")
+
+
+def together(problem: Problem, units: Units) -> Problem:
+    """The problem whose assignments are those that the units can express."""
+    groups = tuple(ops for ops in units.members if len(ops) > 1)
+    return dataclasses.replace(problem, colocate=groups)
+
+
+def reduced(problem: Problem, cutoff: float, *reductions: Reduction) -> Narrowed:
+    units = reduce_ops(problem)
+    prices = load_prices(problem, units)
+    return narrowed(problem, units, cutoff, prices, Clock(10), reductions or REDUCTIONS)
+
+
+def dear(seed: int, objective: Objective) -> Problem:
+    """A drawn problem whose transfers cost as much as ops do."""
+    problem = drawn(seed, objective=objective)
+    rng = np.random.default_rng(seed)
+    size = (problem.n_options + 1,) * 2
+    costs = {
+        name: TransferCost(rng.uniform(0, 1, size), rng.uniform(0.2, 1, size))
+        for name in ("send", "recv")
+    }
+    return dataclasses.replace(problem, **costs, amount=problem.amount**2)
+
+
+def lazy(seed: int, objective: Objective, *, loose: bool) -> Problem:
+    """A drawn problem in which about half of the ops take no time, and some hold nothing."""
+    problem = drawn(seed, objective=objective)
+    rng = np.random.default_rng(seed)
+    n, m = problem.n_ops, problem.n_options
+    times = problem.time_s * (rng.random((n, 1)) < 0.5)
+    fields: dict[str, object] = {"time_s": times}
+    if rng.random() < 0.6:
+        fields["send"], fields["recv"] = uniform(m, 0.5, 0.1), uniform(m, 0.2, 0.2)
+        fields["link"] = TransferCost.zero(m)
+    if loose:
+        fields["pool_bytes"] = np.full(2, 1e6)
+    if not loose or objective is Objective.MEMORY:
+        fields["constant_bytes"] = problem.constant_bytes * np.append(rng.random(n) < 0.3, False)
+        fields["live_bytes"] = problem.live_bytes * (rng.random(n) < 0.3)
+    return dataclasses.replace(problem, **fields)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("loose", [True, False])
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_idle_ops_keep_the_optimum(objective: Objective, loose: bool, contiguous: bool) -> None:
+    fewer = 0
+    for seed in range(40):
+        problem = dataclasses.replace(lazy(seed, objective, loose=loose), contiguous=contiguous)
+        found = reduced(problem, float("inf"), REDUCTIONS[0])
+        if len(found.units) == len(reduce_ops(problem)):
+            continue
+        fewer += 1
+        assert best(together(problem, found.units)) == pytest.approx(best(problem), rel=1e-12)
+    assert fewer > 3
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_an_assignment_is_carried_over_and_no_worse(objective: Objective) -> None:
+    carried = 0
+    for seed in range(14):
+        problem = lazy(seed, objective, loose=True)
+        found = reduced(problem, float("inf"), REDUCTIONS[0])
+        if not found.moves:
+            continue
+        for assignment, evaluation in feasible(problem)[::23]:
+            stage_of, placements = found.carried(assignment)
+            again = evaluate(problem, stage_of, placements)
+            assert again.value(objective) <= evaluation.value(objective) * (1 + 1e-12)
+            assert all(len({stage_of[op] for op in ops}) == 1 for ops in found.units.members)
+            carried += 1
+    assert carried > 20
+
+
+@pytest.mark.parametrize("objective", [Objective.PERIOD, Objective.LATENCY])
+@pytest.mark.parametrize("slack", [1.0, 1.02, 1.2])
+def test_dear_tensors_keep_what_is_below_the_cutoff(objective: Objective, slack: float) -> None:
+    fewer = 0
+    for seed in range(40):
+        problem = dear(seed, objective)
+        optimum = best(problem)
+        if not np.isfinite(optimum):
+            continue
+        found = reduced(problem, optimum * slack, REDUCTIONS[1])
+        fewer += len(found.units) < len(reduce_ops(problem))
+        assert best(together(problem, found.units)) == pytest.approx(optimum, rel=1e-12)
+    assert fewer > 1
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_dear_tensors_under_caps(objective: Objective) -> None:
+    fewer = 0
+    for seed in range(25):
+        plain = dear(seed, objective)
+        period, latency = (
+            best(dataclasses.replace(plain, objective=o))
+            for o in (Objective.PERIOD, Objective.LATENCY)
+        )
+        if not np.isfinite(period):
+            continue
+        problem = dataclasses.replace(
+            plain, period_cap_s=period * 1.05, latency_cap_s=latency * 1.6
+        )
+        found = reduced(problem, float("inf"))
+        fewer += len(found.units) < len(reduce_ops(problem))
+        assert best(together(problem, found.units)) == pytest.approx(best(problem), rel=1e-12)
+    assert fewer > 1
+
+
+def test_a_chain_with_a_tensor_that_no_stage_can_send() -> None:
+    # Sending the first op's result alone takes longer than everything on one device.
+    tensors = [(0, (1,), 100.0, False), (1, (2,), 1.0, False), (2, (), 1.0, True)]
+    problem = build(np.full((3, 2), 2.0), tensors, send=uniform(2, 0.0, 0.1))
+    assert reduced(problem, 6.0).units.members == ((0, 1), (2,))
+    assert solve(problem).stats.objective == best(problem) == 4.1
+
+
+def test_idle_ops_go_along_in_chains_one_after_the_other() -> None:
+    # 0 -> 1 -> 2 -> 3 with 1 and 2 idle and ever smaller tensors: only the cut before 3 remains.
+    tensors = [(0, (1,), 9.0, False), (1, (2,), 5.0, False), (2, (3,), 1.0, False)]
+    tensors.append((3, (), 1.0, True))
+    times = np.array([3.0, 0.0, 0.0, 3.0])[:, None] * np.ones((1, 2))
+    cost = uniform(2, 0.0, 0.1)
+    problem = build(times, tensors, send=cost, recv=cost)
+    assert reduced(problem, float("inf")).units.members == ((0, 1, 2), (3,))
+    assert solve(problem).stats.objective == best(problem)
+
+
+def test_constants_keep_an_idle_op_where_memory_is_short() -> None:
+    tensors = [(0, (1,), 2.0, False), (1, (2,), 1.0, False), (2, (), 1.0, True)]
+    problem = build(
+        np.array([[1.0, 1.0], [0.0, 0.0], [1.0, 1.0]]),
+        tensors,
+        send=uniform(2, 0.0, 0.1),
+        constant_ops=((0,), (1,), (2,)),
+        constant_bytes=np.array([8.0, 8.0, 1.0]),
+        pool_of=np.array([0, 1]),
+        pool_bytes=np.array([10.0, 10.0]),
+    )
+    assert len(reduced(problem, float("inf"), REDUCTIONS[0]).units) == 3
+    roomy = dataclasses.replace(problem, pool_bytes=np.full(2, 40.0))
+    assert reduced(roomy, float("inf"), REDUCTIONS[0]).units.members == ((0, 1), (2,))
+
+
+def test_units_priced_anew_are_those_reduced_anew() -> None:
+    for seed in range(20):
+        problem = dataclasses.replace(drawn(seed), colocate=((0, 1),))
+        factor = np.random.default_rng(seed).uniform(0.5, 2.0, (problem.n_ops, 1))
+        changed = dataclasses.replace(
+            problem, time_s=problem.time_s * factor, live_bytes=problem.live_bytes * factor[:, 0]
+        )
+        kept, new = repriced_units(changed, reduce_ops(problem)), reduce_ops(changed)
+        assert kept.members == new.members
+        assert kept.flows == new.flows
+        assert kept.shared == new.shared
+        for name in ("time_s", "live_bytes", "constant_bytes"):
+            np.testing.assert_array_equal(getattr(kept, name), getattr(new, name))
