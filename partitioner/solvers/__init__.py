@@ -21,7 +21,8 @@ from partitioner.solvers.baselines import (
 )
 from partitioner.solvers.brute import exhaustive
 from partitioner.solvers.dp import applies
-from partitioner.solvers.limits import Limits, Progress
+from partitioner.solvers.lexicographic import solve_second
+from partitioner.solvers.limits import Clock, Limits, Progress
 from partitioner.solvers.milp import highs
 from partitioner.solvers.neighbours import neighbours
 from partitioner.solvers.pipeline import begin, run_cpsat, run_dp, run_pipeline
@@ -97,7 +98,8 @@ def solve(
     method : str
         "auto", or a name in `SOLVERS`.
     time_limit_s : float
-        Wall time to spend; 0 returns the quick incumbent.
+        Wall time to spend; 0 returns the quick incumbent. A second objective gets what the first
+        leaves.
     progress : callable, optional
         Called as ``progress(objective_s, bound_s, spent_s)`` on every improvement.
     hint : Solution, optional
@@ -126,4 +128,15 @@ def solve(
     limits = Limits(time_limit_s=time_limit_s, progress=progress, hint=hint)
     if workers is not None:
         limits = replace(limits, workers=workers)
-    return known[method](problem, limits)
+    run = known[method]
+    if problem.second is None:
+        return run(problem, limits)
+    clock = Clock(time_limit_s)
+    first = run(replace(problem, second=None), limits)
+
+    def solve_one(capped: Problem, best: Solution) -> Solution:
+        # The progress that was asked for is the first objective's.
+        rest = replace(limits, time_limit_s=clock.left_s, hint=best, progress=None)
+        return run(capped, rest)
+
+    return solve_second(problem, first, solve_one)

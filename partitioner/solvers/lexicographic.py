@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from partitioner.errors import ProblemError
+from partitioner.errors import NoneFoundError, ProblemError
 from partitioner.problem import Objective, Problem, Solution, Status
 from partitioner.solvers.limits import RELATIVE
 
@@ -52,26 +52,32 @@ def solve_second(problem: Problem, first: Solution, solve_one: SolveOne) -> Solu
         value = first.stats.objective
         stats = replace(first.stats, second=value, second_bound=first.stats.bound)
         return replace(first, stats=stats)
-    found = solve_one(_capped(problem, second, first), first)
+    try:
+        found = solve_one(_capped(problem, second, first), first)
+    except NoneFoundError:
+        # A method without use of the known one ran out of time.
+        found = replace(first, stats=replace(first.stats, bound=0.0, wall_s=0.0))
     stats = replace(
         first.stats,
         objective=found.evaluation.value(problem.objective),
         wall_s=first.stats.wall_s + found.stats.wall_s,
-        second=found.stats.objective,
+        second=found.evaluation.value(second),
         second_bound=found.stats.bound,
     )
     return replace(found, stats=stats)
 
 
 def _capped(problem: Problem, second: Objective, first: Solution) -> Problem:
-    caps = {Objective.PERIOD: "period_cap_s", Objective.LATENCY: "latency_cap_s"}
-    if problem.objective not in caps:
-        raise ProblemError(
-            f"a second objective can follow the period or the latency, not "
-            f"{problem.objective.value!r}; make that the second one"
-        )
     cap = first.stats.objective
     if first.stats.status is Status.OPTIMAL:
         # Measured from the bound, what is found stays optimal by the same tolerance.
         cap = max(cap, first.stats.bound / (1 - RELATIVE) / _FORGIVEN)
-    return replace(problem, objective=second, second=None, **{caps[problem.objective]: cap})
+    one = replace(problem, objective=second, second=None)
+    if problem.objective is Objective.PERIOD:
+        return replace(one, period_cap_s=cap)
+    if problem.objective is Objective.LATENCY:
+        return replace(one, latency_cap_s=cap)
+    raise ProblemError(
+        f"a second objective can follow the period or the latency, not "
+        f"{problem.objective.value!r}; make that the second one"
+    )

@@ -9,7 +9,7 @@ import pytest
 from every_assignment import drawn, feasible
 from problem_builder import build
 
-from partitioner.errors import ProblemError
+from partitioner.errors import NoneFoundError, ProblemError
 from partitioner.problem import LatencyModel, Objective, Problem, Solution, Status
 from partitioner.solvers import solve
 from partitioner.solvers.lexicographic import solve_second
@@ -57,6 +57,27 @@ def heavy() -> Problem:
 def test_no_more_than_the_period_needs(second: Objective, value: float) -> None:
     found = both(heavy(), second)
     assert (found.stats.objective, found.stats.second) == (6.0, value)
+
+
+@pytest.mark.parametrize("method", ["auto", "cpsat", "brute"])
+def test_solve_minimizes_both(method: str) -> None:
+    problem = dataclasses.replace(heavy(), second=Objective.DEVICES)
+    found = solve(problem, method=method)
+    assert (found.stats.objective, found.stats.second) == (6.0, 2.0)
+    assert found.stats.status is Status.OPTIMAL
+    first_only = solve(problem, method=method, time_limit_s=0)
+    assert first_only.stats.second == first_only.evaluation.devices
+
+
+def test_out_of_time_for_the_second() -> None:
+    def give_up(problem: Problem, hint: Solution) -> Solution:
+        raise NoneFoundError("no time")
+
+    first = solve(heavy())
+    problem = dataclasses.replace(heavy(), second=Objective.MEMORY)
+    found = solve_second(problem, first, give_up)
+    assert (found.stage_of, found.stats.objective) == (first.stage_of, first.stats.objective)
+    assert (found.stats.second, found.stats.second_bound) == (first.evaluation.memory_bytes, 0.0)
 
 
 def test_an_unproven_first_caps_at_what_was_found() -> None:
