@@ -33,6 +33,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("evaluation", ("evaluation",), "the one scorer of problems"),
     ("cost", ("cost",), "graph, machine and profile become a problem"),
     ("solvers", ("solvers",), "problem in, solution out; see ONLY"),
+    ("instance", ("instance",), "problems and solutions as files; see ONLY"),
     ("plan", ("plan", "plan_check", "plan_table"), "stages and places, by name, without solvers"),
     ("planning", ("planning",), "a solution written down as a plan"),
     ("report", ("report",), "prints values and changes none"),
@@ -59,6 +60,10 @@ ONLY: dict[str, tuple[tuple[str, ...], str]] = {
     "solvers": (
         ("errors", "problem", "evaluation"),
         "solvers are judged on published problems too, which have no graph or machine",
+    ),
+    "instance": (
+        ("errors", "files", "problem", "evaluation"),
+        "a file format knows neither solvers nor what a problem was made from",
     ),
     "zoo": (("errors", "files"), "models come from outside; they know nothing of partitioning"),
     "lowering": (
