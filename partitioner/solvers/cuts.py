@@ -10,7 +10,7 @@ tensors are open at once, so that a sparse product counts the exceptions of many
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,9 +35,12 @@ class Terms:
     leaving : array of bool, shape (n_terms,)
         Terms that count at the downset after a stage unless they hold before it too; the others
         count before it unless they hold after it too.
+    last : sparse matrix, shape (n_ideals, n_terms)
+        How often each term counts for the downset after a stage: like `open`, or more often.
     """
 
     open: Any  # scipy's sparse matrices have no types
+    last: Any
     group: Ints
     leaving: Bools
 
@@ -47,19 +50,32 @@ class Terms:
         stacked = np.zeros((n_ideals, len(columns)), dtype=np.bool_)
         for index, (column, _, _) in enumerate(columns):
             stacked[:, index] = column
+        matrix = csr_matrix(stacked, dtype=np.float64)
         return Terms(
-            csr_matrix(stacked, dtype=np.float64),
+            matrix,
+            matrix,
             np.array([group for _, group, _ in columns], dtype=np.int64),
             np.array([leaving for _, _, leaving in columns], dtype=np.bool_),
         )
 
     def take(self, rows: Ints) -> Terms:
         """The terms of some downsets."""
-        return Terms(self.open[rows], self.group, self.leaving)
+        first = self.open[rows]
+        last = first if self.last is self.open else self.last[rows]
+        return Terms(first, last, self.group, self.leaving)
+
+    def counted(self, counts: dict[int, Ints]) -> Terms:
+        """The terms, some leaving groups counted several times, a number for each downset."""
+        last = self.open.tocsc(copy=True)
+        for column in np.flatnonzero(self.leaving):
+            if self.group[column] in counts:
+                part = slice(last.indptr[column], last.indptr[column + 1])
+                last.data[part] *= counts[int(self.group[column])][last.indices[part]]
+        return Terms(self.open, last.tocsr(), self.group, self.leaving)
 
     def most(self, weight: Floats) -> float:
         """What the rounding of `sums` is relative to: the largest sum, times the terms in it."""
-        sums: Floats = self.open @ weight[self.group]
+        sums: Floats = self.last @ weight[self.group]
         return float(sums.max(initial=0.0)) * len(self.group)
 
     def sums(self, before: slice, after: slice, weight: Floats) -> Floats:
@@ -68,7 +84,7 @@ class Terms:
         Where the one downset does not hold the other, the number means nothing.
         """
         each = weight[self.group]
-        first, last = self.open[before], self.open[after]
+        first, last = self.open[before], self.last[after]
         count = np.add.outer(last @ (each * self.leaving), first @ (each * ~self.leaving))
         last.data = last.data * each[last.indices]
         return np.asarray(count - last @ first.T.toarray(order="C"))
@@ -129,6 +145,10 @@ class Cuts:
             self.transfers.take(rows),
             self.constants.take(rows),
         )
+
+    def counted(self, counts: dict[int, Ints]) -> Cuts:
+        """The same with some groups of `transfers` counted several times."""
+        return replace(self, transfers=self.transfers.counted(counts))
 
     def nested(self, before: slice, after: slice) -> Bools:
         """Where the first downset lies within the second, shape (len(after), len(before))."""

@@ -31,6 +31,7 @@ from partitioner.solvers.reduce import (
     stages_of,
     symmetry,
 )
+from partitioner.solvers.sends import sent_to_each
 from partitioner.solvers.spans import SpanCosts, Spans
 
 __all__ = [
@@ -212,11 +213,13 @@ def search_cuts(
     classes = symmetry(problem)
     period_s = longest_period(problem, cutoff)
     reach = Reach(problem, cuts.members, prices, period_s)
-    costs = SpanCosts(problem, units, cuts, work, cutoff=cutoff, limit_s=period_s)
     windows = {
         group[0]: _window(problem, reach, group[0], prices, quanta, period_s)
         for group in classes.classes
     }
+    if not problem.send_once:
+        cuts = sent_to_each(cuts, units, pieces, max(most for _, most in windows.values()))
+    costs = SpanCosts(problem, units, cuts, work, cutoff=cutoff, limit_s=period_s)
     pairs = sum(costs.pairs(*window) for window in windows.values())
     if pairs > limits.max_pairs:
         raise TooLargeError(
