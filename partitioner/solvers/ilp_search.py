@@ -132,6 +132,9 @@ def _run(model: Model, watch: _Watch, floor: float, *, careful: bool) -> Found:
     solver.parameters.cp_model_probing_level = 0
     solver.parameters.cp_model_presolve = not careful
     solver.parameters.num_workers = watch.limits.workers
+    if watch.limits.workers == 1:
+        # Several workers differ in this by themselves; without it, one alone can get stuck.
+        solver.parameters.linearization_level = 2
     solver.parameters.random_seed = watch.limits.seed
     solver.parameters.relative_gap_limit = RELATIVE / 4
     status = solver.solve(model.cp, watch)
