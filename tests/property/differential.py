@@ -95,7 +95,7 @@ def trial(seed: int) -> Trial:
         if method == "brute":
             best = found
         may_be_open = method in OPEN
-        if may_be_open and found is not None and found.stats.status is not Status.OPTIMAL:
+        if may_be_open and found is not None and not _proven(found):
             left_open.append(method)
         wrong = disagreements(problem, found, best, may_be_open=may_be_open)
         failures += (f"{method}: {text}" for text in wrong)
@@ -105,13 +105,18 @@ def trial(seed: int) -> Trial:
 
 def _solved(problem: Problem, method: str) -> Solution | None:
     try:
-        return solve(
-            problem, method=method, time_limit_s=_TIME_LIMIT_S.get(method, _USUAL_S), workers=1
-        )
+        limit_s = _TIME_LIMIT_S.get(method, _USUAL_S)
+        return solve(problem, method=method, time_limit_s=limit_s, workers=2)
     except NoneFoundError:
         raise
     except InfeasibleError:
         return None
+
+
+def _proven(found: Solution) -> bool:
+    stats = found.stats
+    second = stats.second is None or (stats.second_bound or 0.0) >= stats.second * (1 - RELATIVE)
+    return stats.status is Status.OPTIMAL and second
 
 
 def disagreements(
@@ -138,6 +143,10 @@ def disagreements(
         return
     if stats.second is None or stats.second_bound is None or least.second is None:
         yield "leaves out the second objective"
+        return
+    if may_be_open and stats.second_bound < stats.second * (1 - RELATIVE):
+        if stats.second_bound > least.second * (1 + 1e-9):
+            yield f"second bounded by {stats.second_bound!r}, above the best, {least.second!r}"
         return
     value = again.value(problem.second)
     yield from _apart("second objective", (stats.second, value), stats.second_bound, least.second)
