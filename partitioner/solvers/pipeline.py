@@ -7,19 +7,17 @@ from contextlib import suppress
 
 from partitioner.problem import Objective
 from partitioner.solvers.bounds import Prices, load_prices, lower_bound, repriced
-from partitioner.solvers.dp import TooLargeError, applies, exact_table
+from partitioner.solvers.dp import TooLargeError, applies
 from partitioner.solvers.heuristics import incumbent, scored
 from partitioner.solvers.ilp import Assignment
 from partitioner.solvers.ilp_search import Keep, search
-from partitioner.solvers.limits import RELATIVE
 from partitioner.solvers.reductions import narrowed
 from partitioner.solvers.scales import ceiling
 from partitioner.solvers.session import Session
+from partitioner.solvers.tables import run_dp
 
 __all__ = ["begin", "run_cpsat", "run_dp", "run_pipeline"]
 
-# Each round starts from a better incumbent, which prunes more and rounds less; two or three do.
-_ROUNDS = 6
 # Precision of CP-SAT's integers: small ones are quicker, and its presolve has been seen to lose
 # solutions with large ones.
 _BITS, _MORE_BITS, _MOST_BITS = 28, 5, 42
@@ -65,34 +63,6 @@ def _narrow(session: Session, prices: tuple[Prices, ...]) -> tuple[Prices, ...]:
         return prices
     session.units, session.best = found.units, carried
     return repriced(problem, found.units, prices)
-
-
-def run_dp(session: Session, prices: tuple[Prices, ...]) -> None:
-    """Dynamic programming over all downsets.
-
-    Raises
-    ------
-    TooLargeError
-        If there are too many.
-    """
-    problem = session.problem
-    for _ in range(_ROUNDS):
-        before = session.objective
-        # Values that would not be an improvement by the tolerance need no search.
-        cutoff = before * (1 - RELATIVE / 2)
-        with session.interruptible():
-            table = exact_table(
-                problem, session.units, session.limits, session.clock, cutoff, prices
-            )
-            if table.assignment is not None:
-                session.prove(table.bound)
-                session.offer(scored(problem, *table.assignment, "dp"))
-            elif session.best is None:
-                session.prove_infeasible()
-            else:
-                session.prove(cutoff)
-        if not session.open or not session.objective < before:
-            return
 
 
 def run_cpsat(

@@ -15,28 +15,21 @@ from partitioner.errors import ProblemError
 from partitioner.problem import Objective, Problem, Solution
 from partitioner.solvers.bounds import Prices, lower_bound, repriced
 from partitioner.solvers.cuts import Cuts
-from partitioner.solvers.dp import (
-    Table,
-    TooLargeError,
-    applies,
-    exact_table,
-    longest_period,
-    run_cuts,
-)
+from partitioner.solvers.dp import TooLargeError, applies, longest_period
 from partitioner.solvers.heuristics import scored
 from partitioner.solvers.ideals import all_ideals, membership
 from partitioner.solvers.limits import RELATIVE, Limits, Progress
-from partitioner.solvers.pipeline import begin, run_cpsat, run_dp
+from partitioner.solvers.pipeline import begin, run_cpsat
 from partitioner.solvers.reach import Reach
 from partitioner.solvers.reduce import reduce_ops, repriced_units, symmetry
 from partitioner.solvers.session import Session
+from partitioner.solvers.tables import run_cuts_on, run_dp
 
 __all__ = ["Resolver"]
 
 # Downsets that are worth keeping: more take longer to filter than to enumerate below a cut-off.
 _MOST_IDEALS = 20_000
 _KEPT = 4
-_ROUNDS = 6
 # How much worse than last time's ratio to the load bound the first cut-off allows the optimum.
 _LEEWAY = 1.005
 
@@ -148,7 +141,8 @@ class Resolver:
         return prices
 
     def _run_tables(self, session: Session, prices: tuple[Prices, ...]) -> None:
-        """Tables with falling cut-offs until the best assignment is proven."""
+        """Dynamic programming, with a low cut-off first."""
+        problem = session.problem
         if not self._enumerated and self._known:
             self._enumerate()
         if self._cuts is None:
@@ -156,33 +150,15 @@ class Resolver:
             return
         # Last time's distance from the bound tells how low a cut-off will do.
         guess = session.bound * self._ratio * _LEEWAY
-        for _ in range(_ROUNDS):
-            before = session.objective
-            cutoff = min(guess, before * (1 - RELATIVE / 2))
-            guess = np.inf
+        for cutoff in (guess, np.inf):
+            before = session.objective * (1 - RELATIVE / 2)
             with session.interruptible():
-                table = self._table(session, self._cuts, cutoff, prices)
-                if table.assignment is not None:
-                    session.prove(table.bound)
-                    session.offer(scored(session.problem, *table.assignment, "resolve"))
-                elif session.best is None and cutoff == np.inf:
-                    session.prove_infeasible()
-                else:
-                    session.prove(cutoff)
-            settled = not session.objective < before and cutoff >= before * (1 - RELATIVE)
-            if not session.open or settled:
+                period_s = longest_period(problem, min(cutoff, before))
+                reach = Reach(problem, self._cuts.members, prices, period_s)
+                near = self._cuts.take(np.flatnonzero(reach.ever(symmetry(problem))))
+                run_cuts_on(session, near, min(cutoff, before), prices)
+            if not session.open or cutoff >= before:
                 return
-
-    def _table(
-        self, session: Session, cuts: Cuts, cutoff: float, prices: tuple[Prices, ...]
-    ) -> Table:
-        problem, units = session.problem, session.units
-        period_s = longest_period(problem, cutoff)
-        if not prices or not np.isfinite(period_s):
-            return exact_table(problem, units, session.limits, session.clock, cutoff, prices)
-        reach = Reach(problem, cuts.members, prices, period_s)
-        near = cuts.take(np.flatnonzero(reach.ever(symmetry(problem))))
-        return run_cuts(problem, units, near, session.limits, session.clock, cutoff, prices)
 
     def _enumerate(self) -> None:
         """Look at all downsets, once, where there are few enough to keep."""

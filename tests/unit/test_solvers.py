@@ -8,7 +8,7 @@ from problem_builder import build, uniform
 
 from partitioner.errors import InfeasibleError, ProblemError
 from partitioner.problem import LatencyModel, Objective, Problem, Status, TransferCost
-from partitioner.solvers import SOLVERS, Limits, neighbours, pipeline, solve
+from partitioner.solvers import SOLVERS, Limits, neighbours, pipeline, solve, tables
 
 METHODS = ("auto", *SOLVERS)
 
@@ -183,7 +183,7 @@ def test_interruption_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -
     def interrupt(*_args: object, **_fields: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline, "exact_table", interrupt)
+    monkeypatch.setattr(tables, "exact_cuts", interrupt)
     monkeypatch.setattr(pipeline, "search", interrupt)
     found = solve(chain(equal([1, 2, 3, 4, 2], 2), recv=uniform(2, 0.1, 0.0)))
     assert found.stats.status is Status.FEASIBLE
