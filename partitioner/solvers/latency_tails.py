@@ -1,0 +1,120 @@
+"""Lower bounds on the time from a ready tensor to the end of everything, by going backward.
+
+For every downset and every wire open there, whatever stages come after: each wire is followed on
+its own along the stages that read it, as if the others were there in time. That makes it a bound,
+and, where the graph is nearly a chain, nearly the truth.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from partitioner.problem import Bools, Floats, Ints
+from partitioner.solvers.latency_lattice import Lattice, Moves
+from partitioner.solvers.limits import Clock
+
+__all__ = ["Tails", "tails"]
+
+
+class Tails:
+    """Bounds by downset, state of the resources and slot of the downset.
+
+    Parameters
+    ----------
+    lattice : Lattice
+        The downsets.
+    counted : bool
+        Whether to tell states apart; without, any stage can be had any number of times.
+
+    Attributes
+    ----------
+    seconds : array, shape (n_downsets, n_states, n_slots)
+        Least time from a wire's being ready to the end; inf when the rest cannot be placed, 0 in
+        slots that are not used.
+    reach_s : array, shape (n_kinds, n_downsets, n_states)
+        Load of the downset as a far end, and the longest of its tails.
+    """
+
+    def __init__(self, lattice: Lattice, counted: bool) -> None:
+        self._lattice = lattice
+        states = lattice.rules.n_states if counted else 1
+        kinds = len(lattice.rules.kinds)
+        self._counted = counted
+        self.seconds: Floats = np.zeros((len(lattice), states, lattice.n_slots))
+        self.reach_s: Floats = np.full((kinds, len(lattice), states), np.inf)
+        self.reach_s[:, -1] = lattice.load_s[:, -1, None]
+        once = np.zeros((2, 1), dtype=np.int64)
+        self._steps = [step if counted or not step.size else once for step in lattice.rules.steps]
+
+    def state(self, state: int) -> int:
+        """The row of a state of the resources."""
+        return state if self._counted else 0
+
+    def settle(self, downset: int) -> None:
+        """Set the bounds of a downset, those after it being set."""
+        lattice = self._lattice
+        n_open = len(lattice.open_at(downset))
+        best = np.full((self.seconds.shape[1], n_open), np.inf)
+        near, far = lattice.above(downset)
+        for k, kind in enumerate(lattice.rules.kinds):
+            if not self._steps[k].size:
+                continue
+            if kind.single:
+                self._near(downset, k, lattice.singles(downset), best)
+                continue
+            self._near(downset, k, near, best)
+            targets = lattice.fitting(downset, k, far)
+            if targets.size:
+                source, target = self._steps[k]
+                least = self.reach_s[k][targets].min(axis=0)[target]
+                value = np.maximum(0.0, least + lattice.far_s(downset, k))
+                for slot in range(n_open):
+                    np.minimum.at(best[:, slot], source, value)
+        self.seconds[downset, :, :n_open] = best
+        longest = best.max(axis=1, initial=0.0)
+        self.reach_s[:, downset] = lattice.load_s[:, downset, None] + longest
+
+    def _near(self, downset: int, k: int, targets: Ints, best: Floats) -> None:
+        targets = self._lattice.fitting(downset, k, targets)
+        if not targets.size:
+            return
+        moves = self._lattice.priced(downset, k, targets)
+        if not moves.targets.size:
+            return
+        source, target = self._steps[k]
+        after = self.seconds[moves.targets][:, target]
+        through = moves.busy_s[:, None] + own_tail(after, moves.fresh)
+        for slot in range(best.shape[1]):
+            value = after_wire(after, moves, slot)
+            np.maximum(value, through, out=value, where=moves.taken[slot][:, None])
+            np.minimum.at(best[:, slot], source, value.min(axis=0))
+
+
+def own_tail(after: Floats, fresh: Bools) -> Floats:
+    """Longest tail of a stage's own wires, shape (n_moves, n_states).
+
+    Parameters
+    ----------
+    after : array, shape (n_moves, n_states, n_slots)
+        Tails at the targets.
+    fresh : array of bool, shape (n_moves, n_slots)
+        Which wires are the stage's own.
+    """
+    return np.asarray(np.where(fresh[:, None, :], after, 0.0).max(axis=2))
+
+
+def after_wire(after: Floats, moves: Moves, slot: int) -> Floats:
+    """Tail of a wire that was open before at the targets, 0 where it is open no more."""
+    place: Ints = moves.place[slot].astype(np.int64)
+    value = after[np.arange(len(place)), :, place]
+    return np.asarray(np.where((place >= 0)[:, None], value, 0.0))
+
+
+def tails(lattice: Lattice, clock: Clock, counted: bool) -> Tails | None:
+    """Bounds for all downsets, None when time is over first."""
+    found = Tails(lattice, counted)
+    for downset in range(len(lattice) - 2, -1, -1):
+        if clock.left_s <= 0:
+            return None
+        found.settle(downset)
+    return found
