@@ -15,6 +15,7 @@ from partitioner.solvers.dp import TooLargeError, applies, exact_cuts, search_cu
 from partitioner.solvers.ilp import Assignment
 from partitioner.solvers.kbest_table import choices, pipelines
 from partitioner.solvers.limits import Clock, Limits
+from partitioner.solvers.neighbours import changes
 from partitioner.solvers.pipeline import run_cpsat, run_pipeline
 from partitioner.solvers.ranking import Ranking
 from partitioner.solvers.reduce import Units, reduce_ops, stages_of
@@ -129,7 +130,12 @@ def _below(
 
 
 def _by_search(problem: Problem, units: Units, ranking: Ranking, clock: Clock) -> None:
-    """CP-SAT for the next best, one after the other."""
+    """Neighbours of the best, then CP-SAT for the next best, one after the other."""
+    half_s = clock.left_s / 2
+    for _, stage_of, placements in changes(problem, ranking.best(0.0)[0]):
+        if clock.left_s < half_s:
+            break
+        ranking.add((stage_of, placements))
     without: list[Assignment] = []
     left_out = 0
     while not ranking.complete and clock.left_s > 0:

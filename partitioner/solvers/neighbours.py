@@ -8,7 +8,7 @@ from partitioner.evaluation import evaluate
 from partitioner.problem import Evaluation, Problem, Solution
 from partitioner.solvers.reduce import reduce_ops, stages_of
 
-__all__ = ["neighbours"]
+__all__ = ["changes", "neighbours"]
 
 Change = tuple[str, tuple[int, ...], tuple[tuple[int, ...], ...]]
 
@@ -26,12 +26,7 @@ def neighbours(problem: Problem, solution: Solution) -> tuple[tuple[str, Evaluat
     """
     found = []
     seen = {(solution.stage_of, solution.placements)}
-    for text, stage_of, placements in (
-        *_moves(problem, solution),
-        *_joins(solution),
-        *_exchanges(problem, solution),
-        *_replacements(problem, solution),
-    ):
+    for text, stage_of, placements in changes(problem, solution):
         if (stage_of, placements) in seen:
             continue
         seen.add((stage_of, placements))
@@ -39,6 +34,14 @@ def neighbours(problem: Problem, solution: Solution) -> tuple[tuple[str, Evaluat
         if evaluation.feasible:
             found.append((text, evaluation))
     return tuple(sorted(found, key=lambda item: item[1].value(problem.objective)))
+
+
+def changes(problem: Problem, solution: Solution) -> Iterator[Change]:
+    """What `neighbours` tries, feasible or not: what was changed, stages and placements."""
+    yield from _moves(problem, solution)
+    yield from _joins(solution)
+    yield from _exchanges(problem, solution)
+    yield from _replacements(problem, solution)
 
 
 def _moves(problem: Problem, solution: Solution) -> Iterator[Change]:

@@ -12,7 +12,7 @@ from problem_builder import build, uniform
 from partitioner.errors import InfeasibleError, ProblemError
 from partitioner.evaluation import evaluate
 from partitioner.problem import LatencyModel, Objective, Problem, Status
-from partitioner.solvers import kbest
+from partitioner.solvers import ilp_search, kbest
 from partitioner.solvers.kbest import k_best
 from partitioner.solvers.reduce import symmetry
 
@@ -100,6 +100,18 @@ def test_all_there_are_when_fewer() -> None:
     values = [plan.stats.objective for plan in k_best(problem, 10)]
     assert values == [2.0, 2.0, 2.0, 4.0]
     assert [plan.stats.objective for plan in k_best(problem, 10, within=0.5)] == [2.0, 2.0, 2.0]
+
+
+def test_neighbours_where_no_method_can_prove_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = drawn(1)
+    monkeypatch.setattr(kbest, "applies", lambda problem: False)
+    monkeypatch.setattr(ilp_search, "_MOST_TERMS", 0)
+    found = k_best(problem, 3)
+    values = [plan.stats.objective for plan in found]
+    assert (len(found), values) == (3, sorted(values))
+    assert found[0].stats.status is Status.OPTIMAL
+    assert found[-1].stats.status is Status.FEASIBLE
+    assert found[-1].stats.bound <= found[-1].stats.objective
 
 
 def test_bad_requests() -> None:

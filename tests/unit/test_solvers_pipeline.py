@@ -11,7 +11,7 @@ from problem_builder import build, uniform
 
 from partitioner.errors import InfeasibleError
 from partitioner.problem import LatencyModel, Objective, Problem, Solution, Status
-from partitioner.solvers import solve
+from partitioner.solvers import ilp_search, solve
 
 
 def searched(problem: Problem) -> Solution | None:
@@ -77,6 +77,15 @@ def chain(times: list[float], devices: int, **fields: object) -> Problem:
     n = len(times)
     tensors = [(op, (op + 1,), 1.0, False) for op in range(n - 1)] + [(n - 1, (), 1.0, True)]
     return build(np.array(times)[:, None] * np.ones((1, devices)), tensors, **fields)
+
+
+def test_a_model_too_large_to_build_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = dataclasses.replace(drawn(6), objective=Objective.COPIES, max_stages=2)
+    whole = solve(problem, method="cpsat")
+    monkeypatch.setattr(ilp_search, "_MOST_TERMS", 0)
+    found = solve(problem, method="cpsat")
+    assert found.stats.bound == 0.0
+    assert found.stats.objective >= whole.stats.objective
 
 
 def test_replicas_divide_the_period_and_not_the_latency() -> None:
