@@ -7,10 +7,12 @@ from contextlib import suppress
 
 from partitioner.problem import Objective
 from partitioner.solvers.bounds import Prices, load_prices, lower_bound, repriced
+from partitioner.solvers.closing import close_in
 from partitioner.solvers.dp import TooLargeError, applies
 from partitioner.solvers.heuristics import incumbent, scored
 from partitioner.solvers.ilp import Assignment
 from partitioner.solvers.ilp_search import Keep, search
+from partitioner.solvers.reduce import most_stages
 from partitioner.solvers.reductions import narrowed
 from partitioner.solvers.scales import ceiling
 from partitioner.solvers.session import Session
@@ -21,6 +23,9 @@ __all__ = ["begin", "run_cpsat", "run_dp", "run_pipeline"]
 # Precision of CP-SAT's integers: small ones are quicker, and its presolve has been seen to lose
 # solutions with large ones.
 _BITS, _MORE_BITS, _MOST_BITS = 28, 5, 42
+# Beyond these the tables of dynamic programming, and the model of CP-SAT (units by stages), take
+# more memory and time to set up than they are worth.
+_DP_UNITS, _CPSAT_PAIRS = 4_000, 40_000
 
 
 def begin(session: Session) -> tuple[Prices, ...]:
@@ -40,14 +45,17 @@ def begin(session: Session) -> tuple[Prices, ...]:
 
 
 def run_pipeline(session: Session) -> None:
-    """Dynamic programming where it fits, CP-SAT for whatever is left to prove."""
+    """Windows of the cuts first, then dynamic programming, then CP-SAT, as far as each fits."""
     prices = begin(session)
+    close_in(session, prices)
     whole = session.units
+    if len(whole) > _DP_UNITS:
+        return
     prices = _narrow(session, prices)
     if session.open and applies(session.problem):
         with suppress(TooLargeError):
             run_dp(session, prices)
-    if session.open:
+    if session.open and len(session.units) * most_stages(session.problem) <= _CPSAT_PAIRS:
         run_cpsat(session)
     session.units = whole
 
