@@ -18,7 +18,7 @@ from partitioner.problem import Bools, Ints, Problem, Solution, SolveStats, Stat
 from partitioner.solvers.brute_scores import Chunk, Scores
 from partitioner.solvers.limits import Clock, Limits
 
-__all__ = ["chunks", "exhaustive"]
+__all__ = ["assignment", "chunks", "exhaustive"]
 
 _MOST_OPS = 12
 # About a minute of work.
@@ -52,7 +52,7 @@ def exhaustive(problem: Problem, limits: Limits) -> Solution:
         for row in np.argsort(found, kind="stable"):
             if not found[row] < value:
                 break
-            candidate = _solution(problem, chunk, int(row))
+            candidate = assignment(problem, chunk, int(row))
             if candidate.evaluation.feasible:
                 best, value = candidate, float(found[row])
                 break
@@ -185,7 +185,7 @@ def _choices(problem: Problem, rows: _Partial, op: int, feeding: Ints) -> Bools:
     return np.concatenate([join, free])
 
 
-def _solution(problem: Problem, chunk: Chunk, row: int) -> Solution:
+def assignment(problem: Problem, chunk: Chunk, row: int) -> Solution:
     """One assignment, its stages numbered along the edges."""
     count = int(chunk.count[row])
     followers = [int(after).bit_count() for after in chunk.after[:count, row]]

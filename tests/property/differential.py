@@ -182,9 +182,19 @@ class Summary:
         self.methods.update(found.spent_s.keys())
         self.left_open.update(found.left_open)
         self.seconds.update(found.spent_s)
-        self.features.update(found.features)
-        self.pairs.update(combinations(found.features, 2))
+        self.count(found.features)
         self.failures += (f"seed {found.seed}, {text}" for text in found.failures)
+
+    def count(self, names: Iterable[str]) -> None:
+        """Count the features of a problem in."""
+        self.features.update(names)
+        self.pairs.update(combinations(sorted(names), 2))
+
+    def pairs_of_features(self) -> tuple[list[tuple[str, str]], dict[tuple[str, str], int]]:
+        """Pairs that exclude one another by definition, and problems with each of the others."""
+        every = list(combinations(sorted(self.features), 2))
+        apart = [pair for pair in every if any(set(pair) <= group for group in EXCLUSIVE)]
+        return apart, {pair: self.pairs[pair] for pair in every if pair not in apart}
 
     def rows(self) -> Iterator[str]:
         """The summary, line by line."""
@@ -197,17 +207,11 @@ class Summary:
         yield "by feature:"
         for name, count in self.features.most_common():
             yield f"  {name:<18}{count:>8}"
-        apart = [set(pair) for pair in combinations(sorted(self.features), 2)]
-        apart = [pair for pair in apart if any(pair <= group for group in EXCLUSIVE)]
-        pairs = [
-            (self.pairs[pair], pair)
-            for pair in combinations(sorted(self.features), 2)
-            if set(pair) not in apart
-        ]
-        for count, (one, other) in sorted(pairs)[:3]:
+        apart, pairs = self.pairs_of_features()
+        for (one, other), count in sorted(pairs.items(), key=lambda item: item[1])[:3]:
             yield f"least common pair of features: {count:>6}  {one} + {other}"
-        together = sorted(" + ".join(sorted(pair)) for pair in apart)
-        yield f"{len(pairs)} pairs; {len(together)} exclude one another: {', '.join(together)}"
+        together = ", ".join(" + ".join(pair) for pair in apart)
+        yield f"{len(pairs)} pairs; {len(apart)} exclude one another: {together}"
         yield f"{len(self.failures)} failures"
         yield from (f"  {failure}" for failure in self.failures)
 

@@ -22,7 +22,6 @@ EXCLUSIVE = (
     {"sync", "sync with flags", "async", "bus", "mixed transfers", "free transfers"},
     {"free", "atomic latency"},  # the latency of a free assignment is the serial sum
     {"period alone", "latency cap"},  # the latency does count there
-    {"equal options", "core counts"},  # options of a cluster differ in what they use
 )
 
 _OPS = {2: 3, 3: 7, 4: 16, 5: 22, 6: 22, 7: 14, 8: 10, 9: 6}
@@ -81,7 +80,7 @@ class _Draw:
         """Options: devices or counts of a cluster's cores, replicas, one that takes any number."""
         cores, grouped, shared = self.some(0.3), self.some(0.3), self.some(0.22)
         devices = 3 if self.some(0.3) or (grouped and shared and not cores) else 2
-        self.alike = not cores and self.some(0.4)
+        self.alike = self.some(0.3)
         if self.alike and self.some(0.5):
             devices = 3
         uses = np.eye(devices, dtype=np.int64)
@@ -298,7 +297,7 @@ def features(problem: Problem) -> frozenset[str]:
         "core counts": (p.capacity > 1).any(),
         "shared device": not p.uses.any(axis=1).all(),
         "few stages": p.max_stages < min(p.n_ops, units),
-        "equal options": len(columns) < p.n_options,
+        "equal times": len(columns) < p.n_options,
         _transfer_model(p): True,
     }
     return frozenset(name for name, there in found.items() if there)
