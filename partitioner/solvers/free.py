@@ -1,0 +1,248 @@
+"""Free (non-contiguous) problems: quick starts, packing bounds, CP-SAT, in turn on one session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+
+from partitioner.errors import InfeasibleError, NoneFoundError, ProblemError
+from partitioner.problem import LatencyModel, Objective, Problem
+from partitioner.solvers.bounds import load_prices, lower_bound
+from partitioner.solvers.free_cpsat import prove
+from partitioner.solvers.free_model import FreeModel, free_model
+from partitioner.solvers.free_packing import Packing
+from partitioner.solvers.free_repartition import repartition
+from partitioner.solvers.free_search import anneal, greedy
+from partitioner.solvers.heuristics import scored
+from partitioner.solvers.limits import RELATIVE, Limits
+from partitioner.solvers.mincut import applies as cut_applies
+from partitioner.solvers.mincut import minimum_cut
+from partitioner.solvers.pipeline import run_pipeline
+from partitioner.solvers.session import Session
+
+__all__ = ["run_free", "run_mincut"]
+
+# Shares of the time limit.
+_CONTIGUOUS, _WALK, _FIRST, _SURROGATE, _COLUMNS, _IMPROVE = 0.1, 0.05, 0.15, 0.3, 0.25, 0.2
+# Part of the gap that columns try to refute at once.
+_PART = 0.1
+# A bound this near to the objective proves it; the programs' tolerances need what is left.
+_NEAR = 0.98 * RELATIVE
+_BITS, _MORE_BITS, _MOST_BITS = 30, 6, 42
+_STEPS = 200_000
+
+
+def run_mincut(session: Session) -> None:
+    """Serial latency over two options: proven at once."""
+    with session.interruptible():
+        cut = minimum_cut(session.problem)
+        if cut.bound_s == float("inf"):
+            session.prove_infeasible()
+            return
+        session.prove(cut.bound_s)
+        if cut.assignment is not None:
+            session.offer(scored(session.problem, *cut.assignment, "mincut"))
+
+
+def run_free(session: Session) -> None:
+    """Solve a free problem as far as time allows.
+
+    Raises
+    ------
+    ProblemError
+        If the problem is contiguous.
+    """
+    problem = session.problem
+    if problem.contiguous:
+        raise ProblemError("this problem is contiguous; free methods would ignore its order")
+    if cut_applies(problem):
+        run_mincut(session)
+        if not session.open:
+            return
+    model = free_model(problem, session.units)
+    if not model.n_slots or not all(model.slots_of):
+        session.prove_infeasible()
+        return
+    with session.interruptible():
+        _run(session, model)
+
+
+def _run(session: Session, model: FreeModel) -> None:
+    _bound(session)
+    _start(session, model)
+    limit = session.limits.time_limit_s
+    if session.open:
+        _cpsat(session, model, _FIRST * limit)
+    if session.open and session.problem.objective is Objective.PERIOD and session.best is not None:
+        _pack(session, model)
+    if session.open and session.best is not None:
+        _improve(session, model, _IMPROVE * session.clock.left_s)
+    if session.open:
+        _cpsat(session, model, session.clock.left_s)
+
+
+def _bound(session: Session) -> None:
+    """The bounds that hold whatever lies where."""
+    problem = session.problem
+    if problem.objective in (Objective.PERIOD, Objective.LATENCY):
+        serial = replace(problem, latency_model=LatencyModel.SERIAL)
+        prices = load_prices(problem, session.units)
+        session.prove(lower_bound(serial, session.units, prices))
+
+
+def _start(session: Session, model: FreeModel) -> None:
+    """The hint, each slot alone, units dealt out by size, the contiguous optimum, a short walk."""
+    problem, limits = session.problem, session.limits
+    if limits.hint is not None:
+        hint = limits.hint
+        session.offer(scored(problem, hint.stage_of, hint.placements, "hint"))
+    starts = list(_quick(model))
+    for slots in starts:
+        session.offer(scored(problem, *model.assignment(slots), "greedy"))
+    if session.open:
+        _contiguous(session)
+    if session.best is not None:
+        known = model.slots((session.best.stage_of, session.best.placements))
+        starts = starts if known is None else [known]
+    end = session.clock.left_s - _WALK * limits.time_limit_s
+
+    def goes_on() -> bool:
+        return session.open and session.clock.left_s > end
+
+    for slots in starts:
+        for _, better in anneal(model, slots, limits.seed, goes_on, _STEPS):
+            session.offer(scored(problem, *model.assignment(better), "annealing"))
+        end -= _WALK * limits.time_limit_s
+        if session.best is not None:
+            return
+
+
+def _quick(model: FreeModel) -> Iterator[list[int]]:
+    n = len(model.slots_of)
+    for group in model.classes:
+        if all(group[0] in slots for slots in model.slots_of):
+            yield [group[0]] * n
+    times = np.where(np.isfinite(model.units.time_s), model.units.time_s, 0.0).max(axis=1)
+    by_size = greedy(model, np.argsort(-times, kind="stable").tolist())
+    if by_size is not None:
+        yield by_size
+
+
+def _contiguous(session: Session) -> None:
+    """Solve with an order of stages, which is often quick, for a start."""
+    problem = session.problem
+    ordered = replace(problem, contiguous=True, latency_model=LatencyModel.SERIAL, second=None)
+    limits = Limits(
+        time_limit_s=min(_CONTIGUOUS * session.limits.time_limit_s, session.clock.left_s),
+        workers=session.limits.workers,
+        seed=session.limits.seed,
+    )
+    with suppress(InfeasibleError, NoneFoundError):
+        inner = Session(ordered, limits, "contiguous")
+        run_pipeline(inner)
+        found = inner.result()
+        session.offer(scored(problem, found.stage_of, found.placements, "contiguous"))
+
+
+def _known(session: Session, model: FreeModel) -> list[int] | None:
+    if session.best is None:
+        return None
+    return model.slots((session.best.stage_of, session.best.placements))
+
+
+def _cpsat(session: Session, model: FreeModel, time_s: float) -> None:
+    """CP-SAT, anew with finer integers when a finished search leaves rounding open."""
+    problem, limits = session.problem, session.limits
+    end = session.clock.left_s - time_s
+    bits = _BITS
+
+    def found(slots: list[int], bound: float) -> None:
+        session.prove(min(bound, session.objective) * (1 - 1e-9))
+        session.offer(scored(problem, *model.assignment(slots), "cpsat"))
+
+    while session.open and session.clock.left_s > end and bits <= _MOST_BITS:
+        ceiling = session.objective if session.best is not None else _ceiling(problem, model)
+        outcome = prove(
+            model,
+            ceiling=ceiling,
+            floor=session.bound,
+            start=_known(session, model),
+            bits=bits,
+            time_s=session.clock.left_s - max(end, 0.0),
+            workers=limits.workers,
+            seed=limits.seed,
+            found=found,
+        )
+        if outcome.bound == float("inf"):
+            if session.best is None:
+                session.prove_infeasible()
+            return
+        session.prove(outcome.bound)
+        if not outcome.finished:
+            return
+        if not session.objective < ceiling / 2:
+            bits += _MORE_BITS
+
+
+def _ceiling(problem: Problem, model: FreeModel) -> float:
+    """An objective that every assignment meets."""
+    total = sum(max((a for t in terms for _, a in t), default=0.0) for terms in model.unit_terms)
+    total += sum(a for terms in model.slot_terms for _, a in terms)
+    ends = model.n_slots + 1
+    for cost in (problem.send, problem.recv, problem.link):
+        each = cost.base_s.max() + problem.amount * cost.per_unit_s.max()
+        total += float(each.sum()) * ends
+    total += float(problem.constant_bytes.sum() + problem.live_bytes.sum()) * ends
+    total += problem.queue_slots * float(problem.tensor_bytes.sum()) * ends
+    return (total + problem.n_tensors * ends) * float(problem.replicas.max())
+
+
+def _pack(session: Session, model: FreeModel) -> None:
+    """Raise the bound by packing: first by one set a class, then by columns where that is quick."""
+    limit, clock = session.limits.time_limit_s, session.clock
+    packing = Packing(model, session.objective, lambda: clock.left_s if session.open else 0.0)
+    prices = load_prices(session.problem, session.units)
+    if not prices or session.objective <= 0:
+        return
+    work = max(prices, key=lambda price: price.bound_s).work
+    before = clock.left_s
+    session.prove(packing.surrogate(work, _SURROGATE * limit))
+    quick = before - clock.left_s < _SURROGATE * limit / 2
+    known = _known(session, model)
+    if known is not None:
+        packing.know(known)
+    end = max(0.0, clock.left_s - _COLUMNS * limit)
+    low, high = session.bound, session.objective * (1 - _NEAR)
+    # Columns that are quick to price refute the whole gap or nothing; others a part of it at best.
+    target = high if quick else low + _PART * (high - low)
+    while session.open and clock.left_s > end:
+        refuted = packing.refutes(target, work, clock.left_s - end)
+        if refuted is None:
+            return
+        if refuted:
+            session.prove(target)
+            low = target
+        else:
+            high = target
+        target = low + _PART * (high - low)
+
+
+def _improve(session: Session, model: FreeModel, time_s: float) -> None:
+    """Divide the units of a few slots anew, then walk, until the time is spent."""
+    limits, clock = session.limits, session.clock
+    end = clock.left_s - time_s
+
+    def left_s() -> float:
+        return clock.left_s - end if session.open else 0.0
+
+    start = _known(session, model)
+    if start is None:
+        return
+    for _, slots in repartition(model, start, limits.seed, limits.workers, left_s):
+        session.offer(scored(session.problem, *model.assignment(slots), "repartition"))
+    start = _known(session, model) or start
+    for _, slots in anneal(model, start, limits.seed + 1, lambda: left_s() > 0, _STEPS):
+        session.offer(scored(session.problem, *model.assignment(slots), "annealing"))
