@@ -42,7 +42,6 @@ __all__ = [
     "TooLargeError",
     "applies",
     "exact_cuts",
-    "exact_table",
     "longest_period",
     "run_cuts",
     "run_table",
@@ -98,25 +97,6 @@ def applies(problem: Problem) -> bool:
     return objective is Objective.PERIOD or not capped
 
 
-def exact_table(
-    problem: Problem,
-    units: Units,
-    limits: Limits,
-    clock: Clock,
-    cutoff: float,
-    prices: tuple[Prices, ...],
-) -> Table:
-    """Solve over all downsets that a pipeline better than `cutoff` can cut at.
-
-    Raises
-    ------
-    TooLargeError
-        If there are too many; CP-SAT has no such limit.
-    """
-    cuts = exact_cuts(problem, units, limits, cutoff, prices)
-    return run_cuts(problem, units, cuts, limits, clock, cutoff, prices)
-
-
 def exact_cuts(
     problem: Problem, units: Units, limits: Limits, cutoff: float, prices: tuple[Prices, ...]
 ) -> Cuts:
@@ -125,7 +105,7 @@ def exact_cuts(
     Raises
     ------
     TooLargeError
-        If there are too many.
+        If there are too many; CP-SAT has no such limit.
     """
     slots = most_stages(problem)
     period_s = longest_period(problem, cutoff)

@@ -14,7 +14,7 @@ from partitioner.problem import LatencyModel, Objective, Problem, TransferCost
 from partitioner.solvers import solve
 from partitioner.solvers.bounds import load_prices
 from partitioner.solvers.cuts import Cuts
-from partitioner.solvers.dp import applies, exact_table
+from partitioner.solvers.dp import applies, exact_cuts, run_cuts
 from partitioner.solvers.ideals import all_ideals, membership
 from partitioner.solvers.limits import Clock, Limits
 from partitioner.solvers.reach import Reach
@@ -24,7 +24,8 @@ from partitioner.solvers.reduce import reduce_ops, symmetry
 def table(problem: Problem, cutoff: float = float("inf")) -> float:
     units = reduce_ops(problem)
     prices = load_prices(problem, units)
-    return exact_table(problem, units, Limits(), Clock(20), cutoff, prices).bound
+    cuts = exact_cuts(problem, units, Limits(), cutoff, prices)
+    return run_cuts(problem, units, cuts, Limits(), Clock(20), cutoff, prices).bound
 
 
 def separable(seed: int, **fields: object) -> Problem:
