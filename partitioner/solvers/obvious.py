@@ -81,18 +81,17 @@ def _single_too_large(problem: Problem, units: Units) -> Iterator[str]:
     for size, readers in units.shared:
         shared[list(readers)] += size
     demand = units.constant_bytes + shared + units.live_bytes
-    for unit in range(len(units)):
-        runs = units.runs[unit]
-        if not runs.any():
-            continue
-        limit = float((problem.pool_bytes[problem.pool_of] / problem.replicas)[runs].max())
-        if demand[unit] > limit * (1 + 1e-9):
-            names = ", ".join(repr(problem.op_names[op]) for op in units.members[unit][:8])
-            yield (
-                f"{names} alone needs {demand[unit]:.0f} bytes (constants and activations) and "
-                f"the largest budget where it can run is {limit:.0f}, short by "
-                f"{demand[unit] - limit:.0f}; raise that budget"
-            )
+    budget = problem.pool_bytes[problem.pool_of] / problem.replicas
+    limits = np.where(units.runs, budget, -np.inf).max(axis=1)
+    short = units.runs.any(axis=1) & (demand > limits * (1 + 1e-9))
+    for unit in np.flatnonzero(short).tolist():
+        limit = float(limits[unit])
+        names = ", ".join(repr(problem.op_names[op]) for op in units.members[unit][:8])
+        yield (
+            f"{names} alone needs {demand[unit]:.0f} bytes (constants and activations) and "
+            f"the largest budget where it can run is {limit:.0f}, short by "
+            f"{demand[unit] - limit:.0f}; raise that budget"
+        )
 
 
 def _constants_too_large(problem: Problem) -> Iterator[str]:
