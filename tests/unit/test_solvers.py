@@ -183,6 +183,7 @@ def test_interruption_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -
     def interrupt(*_args: object, **_fields: object) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(pipeline, "close_in", lambda _session, _prices: None)
     monkeypatch.setattr(tables, "exact_cuts", interrupt)
     monkeypatch.setattr(pipeline, "search", interrupt)
     found = solve(chain(equal([1, 2, 3, 4, 2], 2), recv=uniform(2, 0.1, 0.0)))
