@@ -73,6 +73,7 @@ class Model:
             latency_limit(problem, ceiling), bits, np.ones(problem.n_options, dtype=np.int64)
         )
         self.flows = Flows(self)
+        self._any: dict[tuple[int, tuple[int, ...]], Any] = {}
         self._add_order()
         self._add_options()
         add_memory(self, bits)
@@ -100,6 +101,16 @@ class Model:
         if stage + 1 < self.stages:
             total.extend([-each for each in steps], self._columns[stage + 1])
         return total
+
+    def on_any(self, stage: int, options: tuple[int, ...]) -> Any:
+        """1 when the stage runs on one of the options."""
+        if len(options) == 1:
+            return self.on[stage][options[0]]
+        key = (stage, options)
+        if key not in self._any:
+            self._any[key] = self.cp.new_bool_var(f"on_{stage}_{options[0]}_{options[-1]}")
+            self.cp.add(sum(self.on[stage][d] for d in options) == self._any[key])
+        return self._any[key]
 
     def imply(self, inside: list[tuple[int, int]], then: list[Any]) -> None:
         """Clause: when all (unit, stage) memberships hold, one of the literals does."""

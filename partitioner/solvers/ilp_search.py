@@ -130,6 +130,8 @@ def _run(model: Model, watch: _Watch, floor: float, *, careful: bool) -> Found:
     solver.parameters.max_time_in_seconds = watch.clock.left_s
     # Probing has been seen to declare feasible models of this kind infeasible (OR-Tools 9.15).
     solver.parameters.cp_model_probing_level = 0
+    # Its search for constraints within others has been seen to lose the best solutions (same).
+    solver.parameters.presolve_inclusion_work_limit = 0
     solver.parameters.cp_model_presolve = not careful
     solver.parameters.num_workers = watch.limits.workers
     if watch.limits.workers == 1:

@@ -46,10 +46,10 @@ def add_period(model: Model, side: Side, goal: Any | None) -> None:
     """Keep stages, links, buses, the caller and host cores within the goal, or the limit."""
     most = side.scale.most if goal is None else goal
     charges = Charges(model, side.scale, side.replicas)
+    groups = _groups(model, side, charges)
     for k in range(model.stages):
-        for d, here in enumerate(model.on[k]):
-            busy = _busy(model, side, charges, k, d)
-            model.cp.add(busy.expression() <= most).only_enforce_if(here)
+        for group in groups:
+            _spend(model, side, charges, k, group, most)
     for load in charges.shared_loads():
         model.cp.add(load.expression() <= most)
     for load in _host_loads(model, side):
@@ -61,10 +61,10 @@ def add_latency(model: Model, side: Side, goal: Any | None) -> None:
     cp, most = model.cp, side.scale.most
     charges = Charges(model, side.scale, side.replicas)
     busy = [cp.new_int_var(0, most, f"busy_{k}") for k in range(model.stages)]
+    groups = _groups(model, side, charges)
     for k in range(model.stages):
-        for d, here in enumerate(model.on[k]):
-            spent = _busy(model, side, charges, k, d)
-            cp.add(spent.expression() <= busy[k]).only_enforce_if(here)
+        for group in groups:
+            _spend(model, side, charges, k, group, busy[k])
     end = most if goal is None else goal
     if model.problem.latency_model is LatencyModel.SERIAL:
         total = charges.link_delays()
@@ -81,15 +81,38 @@ def add_latency(model: Model, side: Side, goal: Any | None) -> None:
         cp.add(ready <= (end if target is None else start[target])).only_enforce_if(when)
 
 
-def _busy(model: Model, side: Side, charges: Charges, stage: int, option: int) -> Linear:
-    """Steps of op times, host time and transfers of a stage on an option."""
-    total = charges.charged(stage, option)
-    total.constant += side.steps(float(model.problem.host_s[option]), option)
+def _groups(model: Model, side: Side, charges: Charges) -> list[list[int]]:
+    """Options on which any stage costs the same."""
+    groups: dict[tuple[bytes, int, bytes], list[int]] = {}
+    for d in range(model.problem.n_options):
+        host = side.steps(float(model.problem.host_s[d]), d)
+        key = (_own(model, side, d).tobytes(), host, charges.profile(d))
+        groups.setdefault(key, []).append(d)
+    return list(groups.values())
+
+
+def _spend(
+    model: Model, side: Side, charges: Charges, stage: int, group: list[int], most: Any
+) -> None:
+    """Keep op times, host time and transfers of a stage on one of the options within `most`."""
+    total = charges.charged(stage, group[0])
+    total.add(1, model.weighted(_own(model, side, group[0]).tolist(), stage))
+    host = side.steps(float(model.problem.host_s[group[0]]), group[0])
+    if len(group) < model.problem.n_options:
+        total.constant += host
+        here = model.on_any(stage, tuple(group))
+        model.cp.add(total.expression() <= most).only_enforce_if(here)
+    else:
+        total.add(host, model.used[stage])
+        model.cp.add(total.expression() <= most)
+
+
+def _own(model: Model, side: Side, option: int) -> Ints:
+    """Steps of the units on an option, shape (n_units,)."""
     steps = side.scale.table(model.units.time_s[:, option] / side.replicas[option])
     # What is above the limit is kept off the option elsewhere.
     steps[steps > side.scale.most] = 0
-    total.add(1, model.weighted(steps.tolist(), stage))
-    return total
+    return steps
 
 
 def _host_loads(model: Model, side: Side) -> list[Linear]:

@@ -59,6 +59,21 @@ class Charges:
         self._link = self._table(self._p.link, np.ones((1, 1), dtype=np.int64))
         self._least_send = self._least(self._send, axis=2)
         self._least_recv = self._least(self._recv, axis=1)
+        dearer = self._send[:, :-1, :-1] > self._least_send[:, :, None]
+        dearer |= self._recv[:, :-1, :-1] > self._least_recv[:, None, :]
+        self._apart = bool((self._fits & dearer).any())
+
+    def profile(self, option: int) -> bytes:
+        """Equal for options on which a stage's transfers cost the same."""
+        if self._apart:
+            return option.to_bytes(4, "little")
+        columns = (
+            self._send[:, option, self._caller],
+            self._recv[:, self._caller, option],
+            self._least_send[:, option],
+            self._least_recv[:, option],
+        )
+        return b"".join(column.tobytes() for column in columns)
 
     def _table(self, cost: TransferCost, shares: Ints) -> Ints:
         """Steps of every tensor between all ends, shape (n_tensors, n_options + 1 twice)."""
@@ -128,7 +143,7 @@ class Charges:
         peers = [b for b in range(self._caller) if self._fits[option, b]]
         costs = {b: int(self._send[flow.tensor, option, b]) for b in peers}
         caller = int(self._send[flow.tensor, option, self._caller]) if flow.to_caller else 0
-        if caller <= least and max(costs.values(), default=0) == least:
+        if max(costs.values(), default=0) == least:
             # The caller's part is always paid, the rest when another stage reads it too.
             if caller:
                 total.add(caller, model.member(flow.producer, stage))
