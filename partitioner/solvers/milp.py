@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from partitioner.errors import ProblemError
-from partitioner.evaluation import evaluate
 from partitioner.problem import Objective, Problem, Solution
+from partitioner.solvers.heuristics import scored
 from partitioner.solvers.limits import Limits
 from partitioner.solvers.milp_memory import add_memory
 from partitioner.solvers.milp_program import Sum
@@ -54,6 +54,8 @@ def highs(problem: Problem, limits: Limits) -> Solution:
     session = Session(problem, limits, "highs")
     if limits.hint is not None:
         session.offer(limits.hint)
+    for option in range(problem.n_options):
+        session.offer(scored(problem, (0,) * problem.n_ops, ((option,),), "highs"))
     if session.open:
         run_milp(session)
     return session.result()
@@ -66,7 +68,10 @@ def run_milp(session: Session) -> None:
     seconds, size = _GOAL / _floor_s(problem), _GOAL / _floor_bytes(problem)
     unit = {Objective.PERIOD: seconds, Objective.LATENCY: seconds, Objective.MEMORY: size}
     rows = Rows(problem)
-    times = Times(rows, seconds, seconds * min(_ceiling_s(problem), 1.01 * problem.latency_cap_s))
+    highest = min(_ceiling_s(problem), 1.01 * problem.latency_cap_s)
+    if objective is Objective.LATENCY:
+        highest = min(highest, 1.01 * session.objective)
+    times = Times(rows, seconds, seconds * highest)
     memory = add_memory(rows, size)
     goals: dict[Objective, int] = {}
     if objective is Objective.PERIOD or np.isfinite(problem.period_cap_s):
@@ -80,8 +85,7 @@ def run_milp(session: Session) -> None:
         session.prove_infeasible()
         return
     if found.values is not None:
-        stage_of, placements = rows.read(found.values)
-        session.offer(Solution(stage_of, placements, evaluate(problem, stage_of, placements)))
+        session.offer(scored(problem, *rows.read(found.values), "highs"))
     bound = found.bound * (1 - 1e-8) - _LOOSE - _LOOSE_PER_VARIABLE * rows.program.size
     if objective in unit:
         session.prove(bound / unit[objective])
