@@ -30,9 +30,11 @@ from partitioner.solvers.session import Session
 __all__ = ["run_latency"]
 
 # Cut-offs tried, as shares above the bound, before whatever the best assignment leaves.
-_RAISES = (1e-5, 1e-3, 1e-2, 5e-2, 0.2, 1.0)
-_WIDTH, _WIDER = 500, 8
-_QUICK_WIDTH, _QUICK_S, _QUICK_DOWNSETS = 20, 3.0, 300
+_RAISES = (1e-5, 1e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.2, 1.0)
+_WIDTH, _WIDER, _FEW = 500, 8, 50
+_QUICK_S, _QUICK_DOWNSETS = 2.0, 700
+# More downsets than that are searched only after the narrowest of them, in a share of the time.
+_MANY, _NARROW, _NARROW_SHARE, _NARROW_ORDERS = 3000, 1000, 0.3, 4
 # Loose ends of at most these shares of a stage's memory are set aside, the first time and again.
 _LOOSE = (0.05, 0.0)
 # Telling states of the resources apart is worth its time up to this many downsets and states.
@@ -102,8 +104,30 @@ def _exact(session: Session, core: Core) -> bool:
     masks = all_ideals(units, np.zeros(len(units)), math.inf, 0.0, most)
     if masks is None:
         return False
+    if len(masks) > _MANY:
+        clock = Clock(_NARROW_SHARE * session.clock.left_s)
+        _close_in(session, core, _narrow(session, core, masks), clock, exact=False)
     _close_in(session, core, masks, session.clock, exact=True)
     return True
+
+
+def _narrow(session: Session, core: Core, masks: Sequence[int]) -> list[int]:
+    """Downsets with the fewest tensors to hand over, and those along a few orders.
+
+    Good accelerator stages begin and end where little has to be moved; the orders take the other
+    units past one by one.
+    """
+    units = core.units
+    wires = [
+        (1 << f.producer if f.producer >= 0 else 0, sum(1 << r for r in f.readers))
+        for f in units.flows
+    ]
+    wires = [(producer, readers) for producer, readers in wires if producer and readers]
+    opened = [sum(1 for p, r in wires if mask & p and r & ~mask) for mask in masks]
+    order = sorted(range(len(masks)), key=lambda i: opened[i])
+    found = {masks[i] for i in order[:_NARROW] if opened[i] <= 1}
+    found.update(prefix_ideals(units, _NARROW_ORDERS, session.limits.seed))
+    return sorted(found, key=lambda mask: mask.bit_count())
 
 
 def _close_in(
@@ -112,14 +136,14 @@ def _close_in(
     """Search some downsets with rising cut-offs; what is found out counts as proof if `exact`."""
     rules = make_rules(session.problem, core.units)
     lattice = Lattice(core.units, rules, masks, _ceiling(session))
-    counted = exact and len(lattice) * rules.n_states <= _COUNTED
+    counted = len(lattice) * rules.n_states <= _COUNTED
     tail = tails(lattice, clock, counted)
     if tail is None:
         return
     root = float(tail.seconds[0, 0].max())
     if exact:
         _conclude(session, root, root)
-    width = _WIDTH if exact else _QUICK_WIDTH
+    width = _WIDTH if exact else _FEW
     raises = [*_RAISES, math.inf]
     while raises and clock.left_s > 0 and not (exact and not session.open):
         ceiling = _ceiling(session)
