@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -15,6 +14,7 @@ from partitioner.problem import Evaluation, Problem
 from partitioner.solvers.ilp import Assignment, Model, terms
 from partitioner.solvers.limits import RELATIVE, Clock, Limits
 from partitioner.solvers.reduce import Units
+from partitioner.solvers.sound import sound_solver
 
 __all__ = ["Found", "Keep", "search"]
 
@@ -126,18 +126,8 @@ def search(
 
 
 def _run(model: Model, watch: _Watch, floor: float, *, careful: bool) -> Found:
-    solver: Any = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = watch.clock.left_s
-    # Probing has been seen to declare feasible models of this kind infeasible (OR-Tools 9.15).
-    solver.parameters.cp_model_probing_level = 0
-    # Its search for constraints within others has been seen to lose the best solutions (same).
-    solver.parameters.presolve_inclusion_work_limit = 0
+    solver = sound_solver(watch.limits, watch.clock.left_s)
     solver.parameters.cp_model_presolve = not careful
-    solver.parameters.num_workers = watch.limits.workers
-    if watch.limits.workers == 1:
-        # Several workers differ in this by themselves; without it, one alone can get stuck.
-        solver.parameters.linearization_level = 2
-    solver.parameters.random_seed = watch.limits.seed
     solver.parameters.relative_gap_limit = RELATIVE / 4
     status = solver.solve(model.cp, watch)
     if status == cp_model.INFEASIBLE:
