@@ -1,4 +1,4 @@
-"""Solvers: the pipeline with the lowest period (or latency), with a proof.
+"""Solvers: the assignment with the lowest period, latency, or whatever is asked for, with a proof.
 
 `solve` is the door. `SOLVERS` names the methods; every assignment that they return is scored by
 `partitioner.evaluation`.
@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from partitioner.errors import ProblemError
-from partitioner.problem import Problem, Solution
+from partitioner.problem import LatencyModel, Objective, Problem, Solution
 from partitioner.solvers.baselines import (
     alternatives,
     equal_split,
@@ -21,6 +21,8 @@ from partitioner.solvers.baselines import (
 )
 from partitioner.solvers.brute import exhaustive
 from partitioner.solvers.dp import applies
+from partitioner.solvers.free import run_free, run_free_cpsat
+from partitioner.solvers.latency import run_latency
 from partitioner.solvers.lexicographic import solve_second
 from partitioner.solvers.limits import Clock, Limits, Progress
 from partitioner.solvers.milp import highs
@@ -46,8 +48,9 @@ def _dp(problem: Problem, limits: Limits) -> Solution:
     """Dynamic programming over ideals alone."""
     if not applies(problem):
         raise ProblemError(
-            "dynamic programming cannot minimize the latency of the model 'atomic', where stages "
-            "overlap; use method 'cpsat' or 'auto'"
+            "dynamic programming treats stages that follow one another and costs that add up "
+            "stage by stage: not free assignments, nor the latency of the model 'atomic', nor a "
+            "cap on the latency where a third thing is minimized; use method 'cpsat' or 'auto'"
         )
     session = Session(problem, limits, "dp")
     prices = begin(session)
@@ -59,6 +62,9 @@ def _dp(problem: Problem, limits: Limits) -> Solution:
 def _cpsat(problem: Problem, limits: Limits) -> Solution:
     """CP-SAT alone."""
     session = Session(problem, limits, "cpsat")
+    if not problem.contiguous:
+        run_free_cpsat(session)
+        return session.result()
     begin(session)
     if session.open:
         run_cpsat(session)
@@ -68,7 +74,13 @@ def _cpsat(problem: Problem, limits: Limits) -> Solution:
 def _auto(problem: Problem, limits: Limits) -> Solution:
     """Whichever methods suit the problem, one after the other on the same incumbent and bound."""
     session = Session(problem, limits, "auto")
-    run_pipeline(session)
+    overlapped = problem.latency_model is LatencyModel.ATOMIC
+    if not problem.contiguous:
+        run_free(session)
+    elif problem.objective is Objective.LATENCY and overlapped:
+        run_latency(session)
+    else:
+        run_pipeline(session)
     return session.result()
 
 
@@ -89,7 +101,7 @@ def solve(
 ) -> Solution:
     """Find the assignment with the lowest objective and prove how good it is.
 
-    Stages are contiguous (numbered along the edges) and run on one option each.
+    Each stage runs on one option; `replicate.with_replicas` makes options of several replicas.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ from partitioner.solvers.mincut import minimum_cut
 from partitioner.solvers.pipeline import run_pipeline
 from partitioner.solvers.session import Session
 
-__all__ = ["run_free", "run_mincut"]
+__all__ = ["run_free", "run_free_cpsat", "run_mincut"]
 
 # Shares of the time limit.
 _CONTIGUOUS, _WALK, _FIRST, _SURROGATE, _COLUMNS, _IMPROVE = 0.1, 0.05, 0.15, 0.3, 0.25, 0.2
@@ -55,19 +55,40 @@ def run_free(session: Session) -> None:
     ProblemError
         If the problem is contiguous.
     """
-    problem = session.problem
-    if problem.contiguous:
-        raise ProblemError("this problem is contiguous; free methods would ignore its order")
-    if cut_applies(problem):
+    if cut_applies(session.problem):
         run_mincut(session)
         if not session.open:
             return
-    model = free_model(problem, session.units)
-    if not model.n_slots or not all(model.slots_of):
-        session.prove_infeasible()
-        return
-    with session.interruptible():
-        _run(session, model)
+    model = _modelled(session)
+    if model is not None:
+        with session.interruptible():
+            _run(session, model)
+
+
+def run_free_cpsat(session: Session) -> None:
+    """Quick starts and CP-SAT alone.
+
+    Raises
+    ------
+    ProblemError
+        If the problem is contiguous.
+    """
+    model = _modelled(session)
+    if model is not None:
+        with session.interruptible():
+            _bound(session)
+            _start(session, model)
+            _cpsat(session, model, session.clock.left_s)
+
+
+def _modelled(session: Session) -> FreeModel | None:
+    if session.problem.contiguous:
+        raise ProblemError("this problem is contiguous; free methods would ignore its order")
+    model = free_model(session.problem, session.units)
+    if model.n_slots and all(model.slots_of):
+        return model
+    session.prove_infeasible()
+    return None
 
 
 def _run(session: Session, model: FreeModel) -> None:
