@@ -18,6 +18,8 @@ def all_ideals(
 ) -> list[int] | None:
     """Every downset that can be a cut, as bit masks by growing size.
 
+    Of downsets that differ by an exchange of identical branches only one is given (`Units.order`).
+
     Parameters
     ----------
     work : array, shape (n_units,)
@@ -35,10 +37,13 @@ def all_ideals(
         None when there are more than `limit`.
     """
     n = len(units)
-    before = [sum(1 << b for b in units.before[v]) for v in range(n)]
+    first: list[set[int]] = [set(before) for before in units.before]
+    for a, b in units.order:
+        first[b].add(a)
+    before = [sum(1 << b for b in first[v]) for v in range(n)]
     after: list[list[int]] = [[] for _ in range(n)]
     for v in range(n):
-        for b in units.before[v]:
+        for b in first[v]:
             after[b].append(v)
     full = (1 << n) - 1
     cost = [float(value) for value in work]

@@ -131,10 +131,10 @@ class Model:
             self.reach.append([1, *inner, 0])
             for a, b in pairwise(inner):
                 cp.add_implication(b, a)
-        for unit, before in enumerate(self.units.before):
-            for other in before:
-                for k in range(1, stages):
-                    cp.add_implication(self.reach[other][k], self.reach[unit][k])
+        follows = [(a, b) for b, before in enumerate(self.units.before) for a in before]
+        for a, b in (*follows, *self.units.order):
+            for k in range(1, stages):
+                cp.add_implication(self.reach[a][k], self.reach[b][k])
         self._columns = [[row[k] for row in self.reach] for k in range(stages)]
 
     def _add_options(self) -> None:

@@ -71,6 +71,9 @@ class Units:
         Tensors that may leave a unit or enter one.
     before : tuple of tuple of int
         Units that feed each unit directly.
+    order : tuple of (int, int)
+        Units whose stage may be asked not to come after that of another: one of the ways to
+        number identical branches (see `reductions_twins`).
     """
 
     members: tuple[tuple[int, ...], ...]
@@ -80,6 +83,7 @@ class Units:
     shared: tuple[tuple[float, tuple[int, ...]], ...]
     flows: tuple[Flow, ...]
     before: tuple[tuple[int, ...], ...]
+    order: tuple[tuple[int, int], ...] = ()
 
     def __len__(self) -> int:
         return len(self.members)

@@ -1,9 +1,10 @@
-"""Exact reductions: fewer units without losing the optimum.
+"""Exact reductions: fewer units, and fewer ways to number them, without losing the optimum.
 
 Every reduction only says which units may as well share a stage, so that its inverse is
 `reduce.stages_of`: what is assigned are the same ops, and what is scored is the same problem.
 `REDUCTIONS` lists them with what each needs to be valid. Ops that a rule or a cycle forces together
-are merged before, by `reduce.reduce_ops`.
+are merged before, by `reduce.reduce_ops`; identical branches are put in an order after, which is
+valid for every contiguous problem.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from partitioner.solvers.bounds import Prices, repriced
 from partitioner.solvers.limits import Clock
 from partitioner.solvers.reduce import Units, reduce_ops
 from partitioner.solvers.reductions_cuts import uncuttable
+from partitioner.solvers.reductions_twins import twins
 from partitioner.solvers.reductions_zero import idle
 
 __all__ = ["REDUCTIONS", "Narrowed", "Reduction", "narrowed"]
@@ -73,7 +75,8 @@ class Narrowed:
     Attributes
     ----------
     units : Units
-        Fewer of them; `reduce.stages_of` brings an assignment back to ops.
+        Fewer of them, identical branches in an order; `reduce.stages_of` brings an assignment back
+        to ops.
     moves : tuple of (tuple of int, int)
         In the order in which they apply: ops that go along with another op.
     """
@@ -126,7 +129,10 @@ def narrowed(
                 prices = repriced(problem, found.units, prices)
         if len(found.units) == before:
             break
-    return found
+    if not problem.contiguous:
+        return found
+    order = tuple(twins(problem, found.units))
+    return replace(found, units=replace(found.units, order=order))
 
 
 def _joined(problem: Problem, found: Narrowed, groups: tuple[tuple[int, ...], ...]) -> Narrowed:

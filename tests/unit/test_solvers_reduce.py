@@ -11,9 +11,10 @@ from problem_builder import build, uniform
 
 from partitioner.errors import InfeasibleError
 from partitioner.evaluation import evaluate
-from partitioner.problem import Objective, Problem, TransferCost
+from partitioner.problem import Objective, Problem, Status, TransferCost
 from partitioner.solvers import solve
 from partitioner.solvers.bounds import load_prices
+from partitioner.solvers.ideals import all_ideals
 from partitioner.solvers.limits import Clock
 from partitioner.solvers.reduce import Units, reduce_ops, repriced_units
 from partitioner.solvers.reductions import REDUCTIONS, Narrowed, Reduction, narrowed
@@ -185,3 +186,94 @@ def test_units_priced_anew_are_those_reduced_anew() -> None:
         assert kept.shared == new.shared
         for name in ("time_s", "live_bytes", "constant_bytes"):
             np.testing.assert_array_equal(getattr(kept, name), getattr(new, name))
+
+
+def branched(seed: int, objective: Objective) -> Problem:
+    """Identical branches between a fork and a join, beside other ops, on drawn devices."""
+    rng = np.random.default_rng(seed)
+    length, branches = int(rng.integers(1, 3)), int(rng.integers(2, 4))
+    n = 2 + length * branches
+    heads = tuple(1 + length * b for b in range(branches))
+    amount = rng.integers(1, 9, length + 2).astype(float)
+    tensors = [(0, heads, amount[0], False), (n - 1, (), amount[1], True)]
+    for head in heads:
+        for i in range(length):
+            reader = head + i + 1 if i + 1 < length else n - 1
+            tensors.append((head + i, (reader,), amount[2 + i], False))
+    plain = drawn(seed, objective=objective)
+    m = plain.n_options
+    own = rng.uniform(1, 5, (length, m))
+    times = np.vstack([rng.uniform(1, 5, m), np.tile(own, (branches, 1)), rng.uniform(1, 5, m)])
+    fields = {
+        name: getattr(plain, name)
+        for name in ("send", "recv", "link", "send_once", "host_s", "replicas", "uses", "capacity")
+    }
+    return build(
+        times,
+        tensors,
+        **fields,
+        objective=objective,
+        latency_model=plain.latency_model,
+        max_stages=3,
+    )
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_an_order_of_identical_branches_keeps_the_optimum(objective: Objective) -> None:
+    found = 0
+    for seed in range(4):
+        problem = branched(seed, objective)
+        units = narrowed(problem, reduce_ops(problem), np.inf, (), Clock(10), ()).units
+        heads = [(units.members[a][0], units.members[b][0]) for a, b in units.order]
+        found += len(heads)
+        every = feasible(problem)
+        ordered = [
+            evaluation.value(objective)
+            for (stage_of, _), evaluation in every
+            if all(stage_of[a] <= stage_of[b] for a, b in heads)
+        ]
+        best_of_all = min(evaluation.value(objective) for _, evaluation in every)
+        assert min(ordered) == pytest.approx(best_of_all, rel=1e-12)
+        assert solve(problem).stats.objective == pytest.approx(best_of_all, rel=1e-6)
+    assert found >= 4
+
+
+def test_branches_that_differ_have_no_order() -> None:
+    tensors = [(0, (1, 2), 1.0, False), (1, (3,), 2.0, False), (2, (3,), 2.0, False)]
+    tensors.append((3, (), 1.0, True))
+    same = build(np.ones((4, 2)), tensors)
+
+    def order(problem: Problem) -> tuple[tuple[int, int], ...]:
+        return narrowed(problem, reduce_ops(problem), np.inf, (), Clock(10), ()).units.order
+
+    assert order(same) == ((1, 2),)
+    assert order(dataclasses.replace(same, contiguous=False)) == ()
+    slower = np.ones((4, 2))
+    slower[2, 1] = 2.0
+    for change in (
+        {"time_s": slower},
+        {"amount": np.array([1.0, 2.0, 3.0, 1.0])},
+        {"tensor_bytes": np.array([1.0, 2.0, 3.0, 1.0])},
+        {"live_bytes": np.array([0.0, 1.0, 2.0, 0.0])},
+        {"to_caller": np.array([False, True, False, True])},
+        {"constant_bytes": np.ones(1), "constant_ops": ((1,),)},
+        {"constant_bytes": np.ones(1), "constant_ops": ((0, 1, 2),)},
+    ):
+        assert order(dataclasses.replace(same, **change)) == ()
+
+
+def test_many_identical_branches_have_few_downsets() -> None:
+    # A layer of 40 experts has 2 ** 40 downsets, and 41 up to exchanging experts.
+    experts = tuple(range(1, 41))
+    tensors = [(0, experts, 1.0, False), *((e, (41,), 1.0, False) for e in experts)]
+    tensors.append((41, (), 1.0, True))
+    cost = uniform(3, 0.01, 0.0)
+    problem = build(np.ones((42, 3)), tensors, send=cost, recv=cost, send_once=True)
+    units = narrowed(problem, reduce_ops(problem), np.inf, (), Clock(10), ()).units
+    ideals = all_ideals(units, np.zeros(42), np.inf, -np.inf, 1000)
+    assert ideals is not None
+    assert len(ideals) == 43
+    found = solve(problem)
+    assert found.stats.status is Status.OPTIMAL
+    # A balanced 14, 14, 14; the middle stage receives 1 and sends its 14 results.
+    assert found.stats.objective < 15
