@@ -1,0 +1,153 @@
+"""Colocated ops that share a device rather than a stage, where a device has a stage an op.
+
+The published latency puts all nodes of a colour on one device. On the CPU each node still runs as
+soon as its own inputs are there, which is less than a stage of all of them. A group is therefore
+either one unit on some option that is taken up, or its ops are each on the option that is not; a
+problem for each choice, and the least of their optima is the answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from partitioner.errors import InfeasibleError, NoneFoundError
+from partitioner.problem import Problem, Solution, SolveStats, Status
+from partitioner.solvers.bounds import lower_bound
+from partitioner.solvers.latency import run_latency
+from partitioner.solvers.limits import RELATIVE, Clock, Limits
+from partitioner.solvers.reduce import reduce_ops
+from partitioner.solvers.session import Session
+
+__all__ = ["groups_apart", "run_apart"]
+
+# Groups told apart at most: each doubles the work.
+_MOST_GROUPS = 4
+
+
+def groups_apart(problem: Problem) -> tuple[tuple[int, ...], ...]:
+    """Colocated groups that it may serve to run apart on an option without end.
+
+    Nothing is lost by running a group as one stage when one op takes all its time, everything that
+    enters goes through that op, and so does all that leaves.
+    """
+    spare = _spare(problem)
+    if spare is None:
+        return ()
+    merged = {tuple(ops) for ops in reduce_ops(problem).members}
+    return tuple(
+        group
+        for group in problem.colocate
+        if len(set(group)) > 1
+        and not (tuple(sorted(group)) in merged and _one_matters(problem, group, spare))
+    )
+
+
+def run_apart(problem: Problem, limits: Limits) -> tuple[Solution, Problem]:
+    """Least latency with groups either together or apart on the option without end.
+
+    Returns
+    -------
+    Solution, Problem
+        The best assignment with the proof for all choices, and the problem it was scored by: the
+        one given, less the groups that it runs apart.
+
+    Raises
+    ------
+    InfeasibleError
+        If no choice is feasible.
+    """
+    clock = Clock(limits.time_limit_s)
+    groups = groups_apart(problem)
+    best: tuple[Solution, Problem] | None = None
+    bound, stopped = float("inf"), False
+    if len(groups) > _MOST_GROUPS:
+        # Only some choices are searched, so that no more is proven than holds without any group.
+        loose = replace(problem, colocate=())
+        bound = lower_bound(loose, reduce_ops(loose), ())
+    causes: list[InfeasibleError] = []
+    for choice in _choices(problem, groups[:_MOST_GROUPS]):
+        known = float("inf") if best is None else best[0].evaluation.latency_s
+        capped = replace(choice, latency_cap_s=min(choice.latency_cap_s, known))
+        left = replace(limits, time_limit_s=0.0 if stopped else clock.left_s)
+        try:
+            session = Session(capped, left, "latency")
+            found, ended = _run(session, best)
+        except NoneFoundError as error:
+            bound = min(bound, session.bound)
+            causes.append(error)
+            continue
+        except InfeasibleError as error:
+            causes.append(error)
+            continue
+        # Only Ctrl-C ends a search without a proof before its time.
+        stopped |= not ended or (found is not None and not session.proven)
+        # Without an assignment below the best one while there is time, there is none.
+        if found is not None or not ended or session.clock.left_s <= 0:
+            bound = min(bound, session.bound)
+        if found is not None and found.evaluation.latency_s < known:
+            best = found, choice
+    if best is None:
+        raise causes[-1]
+    objective = best[0].evaluation.latency_s
+    bound = min(bound, objective)
+    status = Status.OPTIMAL if objective - bound <= RELATIVE * objective else Status.FEASIBLE
+    stats = SolveStats(status, objective, bound, clock.spent_s, "latency")
+    return replace(best[0], stats=stats), best[1]
+
+
+def _run(session: Session, best: tuple[Solution, Problem] | None) -> tuple[Solution | None, bool]:
+    """The best assignment of a choice, and whether the search was left to end by itself.
+
+    Where there is an assignment of another choice, None will do.
+    """
+    try:
+        run_latency(session)
+    except KeyboardInterrupt:
+        if best is None:
+            raise
+        return session.best, False
+    return session.result() if best is None else session.best, True
+
+
+def _spare(problem: Problem) -> int | None:
+    free = np.flatnonzero(~problem.uses.any(axis=1))
+    return int(free[0]) if len(free) else None
+
+
+def _choices(problem: Problem, groups: Sequence[tuple[int, ...]]) -> Iterator[Problem]:
+    """The problem for each choice of groups to run apart; the one with none apart first."""
+    spare = _spare(problem)
+    elsewhere = np.flatnonzero(np.arange(problem.n_options) != spare)
+    for apart in itertools.product((False, True), repeat=len(groups)):
+        allowed = problem.allowed.copy()
+        kept = list(problem.colocate)
+        for group, alone in zip(groups, apart, strict=True):
+            rows = np.array(group, dtype=np.int64)
+            if alone:
+                kept.remove(group)
+                allowed[np.ix_(rows, elsewhere)] = False
+            else:
+                allowed[rows, spare] = False
+        yield replace(problem, allowed=allowed, colocate=tuple(kept))
+
+
+def _one_matters(problem: Problem, group: tuple[int, ...], spare: int) -> bool:
+    members = set(group)
+    after = {op: {op} for op in group}
+    entered, left = set(), set()
+    for u, v in reversed(problem.edges):  # from the last producer on, so that `after` is whole
+        if u in members and v in members:
+            after[u] |= after[v]
+        elif v in members:
+            entered.add(v)
+        elif u in members:
+            left.add(u)
+    slow = {op for op in group if problem.time_s[op, spare] > 0}
+    return any(
+        slow <= {op} and left <= after[op] and all(op in after[first] for first in entered)
+        for op in group
+    )
