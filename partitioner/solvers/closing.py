@@ -86,11 +86,13 @@ class _Closing:
         return possible, complete
 
     def _chains(self, goal: float, rows: int) -> Iterator[Chain]:
+        clock = self.session.clock
         for supposed in self.windows.suppose(goal):
-            if self.session.clock.left_s <= 0:
+            if clock.left_s <= 0 or np.isinf(supposed.slack):
                 yield Chain(np.inf, None, False)
-                return
-            yield best_chain(self.windows, self.order, supposed, goal * self.each, rows)
+            else:
+                load = goal * self.each
+                yield best_chain(self.windows, self.order, supposed, load, rows, clock)
 
     def _offer(self, stage_of_unit: Ints) -> None:
         session = self.session
@@ -126,18 +128,19 @@ def close_in(session: Session, prices: tuple[Prices, ...]) -> None:
     flows = Flows.of(problem, units, heads)
     windows = Windows(problem, units, flows, prices[-1], heads)
     with session.interruptible():
-        _raise_bound(session, windows)
+        session.prove(windows.bound(session.objective))
         slots = most_stages(problem)
         if len(classes) == 1 and len(classes[0]) >= slots:
             order = narrow(units, readers_of(units), problem.amount, None)
             each = float(problem.uses[heads[0]] @ prices[-1].resource + prices[-1].slot)
             _Closing(session, windows, order, each, classes[0]).run()
+        else:
+            _raise_bound(session, windows)
 
 
 def _raise_bound(session: Session, windows: Windows) -> None:
     """The highest period that the windows alone rule out."""
     top = session.objective
-    session.prove(windows.bound(top))
     for _ in range(_HALVINGS):
         goal = (session.bound + top) / 2
         if not session.open:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partitioner.problem import Bools, Floats, Ints
+from partitioner.solvers.limits import Clock
 from partitioner.solvers.windows import Supposed, Windows
 
 __all__ = ["Chain", "best_chain"]
@@ -69,7 +70,12 @@ class _Front:
 
 
 def best_chain(
-    windows: Windows, order: Ints, supposed: Supposed, most_load: float, limit: int
+    windows: Windows,
+    order: Ints,
+    supposed: Supposed,
+    most_load: float,
+    limit: int,
+    clock: Clock,
 ) -> Chain:
     """The chain of cuts with the lowest load.
 
@@ -81,11 +87,13 @@ def best_chain(
         Priced loads of interest are not above.
     limit : int
         Rows of a window's table; where there would be more, the result proves nothing.
+    clock : Clock
+        When to give up.
     """
     certain = _certain(windows, supposed)
     fronts = []
     for cut in range(len(supposed.cost)):
-        fronts.append(_Window(windows, order, supposed, cut).front(limit))
+        fronts.append(_Window(windows, order, supposed, cut).front(limit, clock))
         if not len(fronts[-1].left):
             return Chain(np.inf, None, fronts[-1].complete)
     complete = all(front.complete for front in fronts)
@@ -223,7 +231,7 @@ class _Window:
         # What is left gets less with every decision, so that a later value holds earlier too.
         return np.asarray(np.maximum.accumulate(found[::-1])[::-1])
 
-    def front(self, limit: int) -> _Front:
+    def front(self, limit: int, clock: Clock) -> _Front:
         """The cuts that matter."""
         work = self._windows.work
         inside = np.zeros((1, len(self._free)), dtype=np.bool_)
@@ -253,6 +261,8 @@ class _Window:
             keep &= cost + self._coming[column + 1] <= self._dearest
             rows = np.flatnonzero(keep)
             rows = rows[self._unbeaten(inside[rows], left[rows], right[rows], column)]
+            if clock.left_s <= 0:
+                rows, complete = rows[:0], False
             if len(rows) > limit:
                 complete = False
                 rows = rows[np.argsort(cost[rows], kind="stable")[:limit]]

@@ -212,9 +212,14 @@ def _moves(problem: Problem, classes: Symmetry, key: Key, slots: int) -> list[tu
     found: dict[tuple[int, Key], None] = {}
     if key[1] < slots:
         for group in classes.classes:
+            fresh = False
             for option in group:
-                total = used + problem.uses[option]
-                if np.all(total <= problem.capacity):
+                own = problem.uses[option]
+                total = used + own
+                # Equal options that share nothing with what is used are one and the same.
+                untouched = bool(own.any()) and not used[own > 0].any()
+                if np.all(total <= problem.capacity) and not (untouched and fresh):
+                    fresh |= untouched
                     found[group[0], (classes.canonical(total.tolist()), key[1] + 1)] = None
     return list(found)
 

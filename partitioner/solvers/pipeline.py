@@ -25,7 +25,7 @@ __all__ = ["begin", "run_cpsat", "run_dp", "run_pipeline"]
 _BITS, _MORE_BITS, _MOST_BITS = 28, 5, 42
 # Beyond these the tables of dynamic programming, and the model of CP-SAT (units by stages), take
 # more memory and time to set up than they are worth.
-_DP_UNITS, _CPSAT_PAIRS = 4_000, 40_000
+_DP_UNITS, _CPSAT_PAIRS = 4_000, 80_000
 
 
 def begin(session: Session) -> tuple[Prices, ...]:

@@ -28,6 +28,8 @@ _ROUNDS = 4
 _SAFE = 1e-9
 _QUANTA = float(1 << 40)
 _BLOCK = 1000
+# Windows in which a unit lies on average: with more, cuts are too close to tell them apart.
+_OVERLAP = 2.0
 _GONE = -1
 
 
@@ -50,7 +52,8 @@ class Supposed:
     cost : array, shape (n_stages - 1,)
         The least that is charged to each cut.
     slack : float
-        Priced work that all cuts together can cost more than that.
+        Priced work that all cuts together can cost more than that; inf where windows overlap too
+        much to say anything about cuts.
     """
 
     bound_s: float
@@ -151,6 +154,10 @@ class Windows:
             rest -= done[-1:].sum() - done
             before = self._below > (rest - self._received * alone)[:, None]
             after = self._above > (most - self._sent * alone)[:, None]
+            if (~before & ~after).sum() > _OVERLAP * n:
+                nothing = np.zeros(cuts)
+                bound_s = self._loads(stages, 0.0)
+                return Supposed(bound_s, before, after, most, rest, weight, nothing, np.inf)
             if (before & after).any():
                 return Supposed(np.inf, before, after, most, rest, weight, cost, 0.0)
             if before.sum() + after.sum() == known:
