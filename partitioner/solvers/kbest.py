@@ -19,6 +19,7 @@ from partitioner.solvers.neighbours import changes
 from partitioner.solvers.pipeline import run_cpsat, run_pipeline
 from partitioner.solvers.ranking import Ranking
 from partitioner.solvers.reduce import Units, reduce_ops, stages_of
+from partitioner.solvers.replicate import Replicated
 from partitioner.solvers.session import Session
 
 __all__ = ["k_best"]
@@ -30,7 +31,12 @@ _FIRST = 0.5
 
 
 def k_best(
-    problem: Problem, k: int, *, time_limit_s: float = 10.0, within: float = float("inf")
+    problem: Problem,
+    k: int,
+    *,
+    time_limit_s: float = 10.0,
+    within: float = float("inf"),
+    replicated: Replicated | None = None,
 ) -> tuple[Solution, ...]:
     """The k best plans of a contiguous problem.
 
@@ -47,6 +53,9 @@ def k_best(
         Wall time to spend.
     within : float
         Leave out plans worse than the best by more than this, relatively.
+    replicated : Replicated, optional
+        Where `problem` comes from `replicate.with_replicas`: what that returned, so that plans
+        are compared by the devices themselves.
 
     Returns
     -------
@@ -77,7 +86,7 @@ def k_best(
     session = Session(problem, Limits(time_limit_s=time_limit_s * _FIRST), "k best")
     run_pipeline(session)
     first = session.result()
-    ranking = Ranking(problem, k, within)
+    ranking = Ranking(problem, k, within, replicated)
     ranking.add((first.stage_of, first.placements), first.evaluation)
     ranking.covered = session.bound
     units = reduce_ops(problem)

@@ -14,10 +14,12 @@ from partitioner.evaluation import evaluate
 from partitioner.problem import Evaluation, Problem, Solution, SolveStats, Status
 from partitioner.solvers.limits import RELATIVE
 from partitioner.solvers.reduce import symmetry
+from partitioner.solvers.replicate import Replicated
 
 __all__ = ["Key", "Ranking"]
 
-Key = tuple[tuple[int, ...], tuple[tuple[int, int], ...]]
+Rank = tuple[int, int]
+Key = tuple[tuple[int, ...], tuple[tuple[Rank, ...], ...]]
 Assignment = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 # Numberings of one plan's stages that are listed; a plan with more is met again and told apart.
@@ -35,6 +37,9 @@ class Ranking:
         How many plans are wanted.
     within : float
         Plans worse than the best by more than this, relatively, are not wanted.
+    replicated : Replicated, optional
+        Where the problem is one with replicas: what it was made from. Plans are then compared by
+        the devices that options stand for.
 
     Attributes
     ----------
@@ -42,12 +47,19 @@ class Ranking:
         Every plan with a lower objective is known.
     """
 
-    def __init__(self, problem: Problem, count: int, within: float) -> None:
+    def __init__(
+        self, problem: Problem, count: int, within: float, replicated: Replicated | None = None
+    ) -> None:
         self.covered = 0.0
         self._problem = problem
         self._count = count
         self._within = within
         self._classes = symmetry(problem).classes
+        self._members: tuple[tuple[int, ...], ...] = tuple((d,) for d in range(problem.n_options))
+        self._equal = self._classes
+        if replicated is not None:
+            self._members = replicated.members
+            self._equal = symmetry(replicated.original).classes
         self._keys: dict[Key, float] = {}
         self._plans: list[Solution] = []
 
@@ -122,7 +134,7 @@ class Ranking:
         for order in islice(nx.all_topological_sorts(quotient), _NUMBERINGS):
             number = {stage: k for k, stage in enumerate(order)}
             options = [plan.placements[stage][0] for stage in order]
-            named = (self._classes[c][rank] for c, rank in self._ranks(options))
+            named = (self._classes[c][rank] for c, rank in _ranks(self._classes, options))
             yield tuple(number[s] for s in stage_of), tuple((option,) for option in named)
 
     def _key(self, assignment: Assignment) -> Key:
@@ -131,18 +143,22 @@ class Ranking:
         for stage in stage_of:
             number.setdefault(stage, len(number))
         options = [placements[stage][0] for stage in number]
-        return tuple(number[stage] for stage in stage_of), tuple(self._ranks(options))
+        members = [self._members[option] for option in options]
+        ranks = iter(_ranks(self._equal, [each for group in members for each in group]))
+        named = tuple(tuple(next(ranks) for _ in group) for group in members)
+        return tuple(number[stage] for stage in stage_of), named
 
-    def _ranks(self, options: Sequence[int]) -> list[tuple[int, int]]:
-        """Class of each option and which of its class it is, by first use."""
-        ranks: dict[int, tuple[int, int]] = {}
-        seen = [0] * len(self._classes)
-        for option in options:
-            if option not in ranks:
-                c = next(c for c, group in enumerate(self._classes) if option in group)
-                ranks[option] = (c, seen[c])
-                seen[c] += 1
-        return [ranks[option] for option in options]
+
+def _ranks(classes: Sequence[tuple[int, ...]], options: Sequence[int]) -> list[Rank]:
+    """Class of each option and which of its class it is, by first use."""
+    ranks: dict[int, Rank] = {}
+    seen = [0] * len(classes)
+    for option in options:
+        if option not in ranks:
+            c = next(c for c, group in enumerate(classes) if option in group)
+            ranks[option] = (c, seen[c])
+            seen[c] += 1
+    return [ranks[option] for option in options]
 
 
 def _objective(plan: Solution) -> float:

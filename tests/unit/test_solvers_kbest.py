@@ -15,6 +15,7 @@ from partitioner.problem import LatencyModel, Objective, Problem, Status
 from partitioner.solvers import ilp_search, kbest
 from partitioner.solvers.kbest import k_best
 from partitioner.solvers.reduce import symmetry
+from partitioner.solvers.replicate import with_replicas
 
 
 def guise(problem: Problem, assignment: Assignment) -> tuple[object, ...]:
@@ -100,6 +101,17 @@ def test_all_there_are_when_fewer() -> None:
     values = [plan.stats.objective for plan in k_best(problem, 10)]
     assert values == [2.0, 2.0, 2.0, 4.0]
     assert [plan.stats.objective for plan in k_best(problem, 10, within=0.5)] == [2.0, 2.0, 2.0]
+
+
+def test_replicas_of_equal_devices() -> None:
+    # Two ops on three equal devices, up to two of them in turn on a stage.
+    times = np.array([[4.0], [2.0]]) * np.ones((1, 3))
+    problem = build(times, [(0, (1,), 1.0, False), (1, (), 1.0, True)])
+    replicated = with_replicas(problem, 2)
+    found = k_best(replicated.problem, 20, replicated=replicated)
+    # Cut with the first twice, 2 s; whole on two, 3 s; cut without, or with the second twice, 4 s;
+    # whole on one, 6 s.
+    assert [plan.stats.objective for plan in found] == [2.0, 3.0, 4.0, 4.0, 6.0]
 
 
 def test_neighbours_where_no_method_can_prove_more(monkeypatch: pytest.MonkeyPatch) -> None:
