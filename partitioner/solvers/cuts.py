@@ -21,6 +21,8 @@ from partitioner.solvers.reduce import Flow, Units
 
 __all__ = ["Cuts", "Terms"]
 
+Column = tuple[Bools, int, int]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Terms:
@@ -30,64 +32,79 @@ class Terms:
     ----------
     open : sparse matrix of 0 and 1, shape (n_ideals, n_terms)
         Terms that hold at each downset.
-    group : array of int, shape (n_terms,)
-        Which weight a term has.
-    leaving : array of bool, shape (n_terms,)
-        Terms that count at the downset after a stage unless they hold before it too; the others
-        count before it unless they hold after it too.
+    turned : sparse matrix, shape (n_terms, n_ideals)
+        The same, by term.
     last : sparse matrix, shape (n_ideals, n_terms)
         How often each term counts for the downset after a stage: like `open`, or more often.
+    entering, leaving : array of int, shape (n_terms,)
+        Which weight a term has before a stage, where it counts unless it holds after it too, and
+        which after it, where it counts unless it holds before it too; -1 for none.
     """
 
     open: Any  # scipy's sparse matrices have no types
+    turned: Any
     last: Any
-    group: Ints
-    leaving: Bools
+    entering: Ints
+    leaving: Ints
 
     @staticmethod
-    def of(columns: Sequence[tuple[Bools, int, bool]], n_ideals: int) -> Terms:
-        """Stack columns of (open, group, leaving)."""
+    def of(columns: Sequence[Column], n_ideals: int) -> Terms:
+        """Stack columns of (open, entering, leaving)."""
         stacked = np.zeros((n_ideals, len(columns)), dtype=np.bool_)
         for index, (column, _, _) in enumerate(columns):
             stacked[:, index] = column
         matrix = csr_matrix(stacked, dtype=np.float64)
         return Terms(
             matrix,
+            matrix.T.tocsr(),
             matrix,
-            np.array([group for _, group, _ in columns], dtype=np.int64),
-            np.array([leaving for _, _, leaving in columns], dtype=np.bool_),
+            np.array([entering for _, entering, _ in columns], dtype=np.int64),
+            np.array([leaving for _, _, leaving in columns], dtype=np.int64),
         )
 
     def take(self, rows: Ints) -> Terms:
         """The terms of some downsets."""
         first = self.open[rows]
         last = first if self.last is self.open else self.last[rows]
-        return Terms(first, last, self.group, self.leaving)
+        return Terms(first, first.T.tocsr(), last, self.entering, self.leaving)
 
     def counted(self, counts: dict[int, Ints]) -> Terms:
         """The terms, some leaving groups counted several times, a number for each downset."""
         last = self.open.tocsc(copy=True)
-        for column in np.flatnonzero(self.leaving):
-            if self.group[column] in counts:
+        for column, group in enumerate(self.leaving):
+            if int(group) in counts:
                 part = slice(last.indptr[column], last.indptr[column + 1])
-                last.data[part] *= counts[int(self.group[column])][last.indices[part]]
-        return Terms(self.open, last.tocsr(), self.group, self.leaving)
+                last.data[part] *= counts[int(group)][last.indices[part]]
+        return replace(self, last=last.tocsr())
 
     def most(self, weight: Floats) -> float:
         """What the rounding of `sums` is relative to: the largest sum, times the terms in it."""
-        sums: Floats = self.last @ weight[self.group]
-        return float(sums.max(initial=0.0)) * len(self.group)
+        entering, leaving = self._weights(weight)
+        sums: Floats = self.last @ (entering + leaving)
+        return float(sums.max(initial=0.0)) * len(self.entering)
 
     def sums(self, before: slice, after: slice, weight: Floats) -> Floats:
         """Weights added up for every pair, shape (len(after), len(before)).
 
         Where the one downset does not hold the other, the number means nothing.
         """
-        each = weight[self.group]
-        first, last = self.open[before], self.last[after]
-        count = np.add.outer(last @ (each * self.leaving), first @ (each * ~self.leaving))
-        last.data = last.data * each[last.indices]
-        return np.asarray(count - last @ first.T.toarray(order="C"))
+        entering, leaving = self._weights(weight)
+        last = self.last[after]
+        count = np.add.outer(last @ leaving, self.open[before] @ entering)
+        held, column = np.unique(last.indices, return_inverse=True)
+        data = last.data * (entering + leaving)[last.indices]
+        left = csr_matrix((data, column, last.indptr), shape=(last.shape[0], len(held)))
+        count -= left @ self.turned[held][:, before].toarray()
+        return np.asarray(count)
+
+    def before(self, weight: Floats) -> Floats:
+        """The most that may enter a stage after each downset, shape (n_ideals,)."""
+        return np.asarray(self.open @ self._weights(weight)[0])
+
+    def _weights(self, weight: Floats) -> tuple[Floats, Floats]:
+        """Weight of each term before and after a stage."""
+        padded = np.append(weight, 0.0)
+        return padded[self.entering], padded[self.leaving]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,14 +138,19 @@ class Cuts:
         n = len(members)
         inputs = tuple(flow for flow in units.flows if flow.producer < 0)
         moved = tuple(flow for flow in units.flows if flow.producer >= 0 and flow.readers)
-        columns = []
-        for group, flow in enumerate((*inputs, *moved)):
-            made = members[:, flow.producer] if flow.producer >= 0 else None
-            columns += _met(members, flow.readers, made, group)
-        for group, flow in enumerate(moved, start=len(inputs) + len(moved)):
-            done = members[:, list(flow.readers)].all(axis=1)
-            columns.append((members[:, flow.producer] & ~done, group, True))
-        constants = []
+        columns: list[Column] = []
+        for group, flow in enumerate(inputs):
+            columns += _met(members, flow.readers, None, group)
+        for entering, flow in enumerate(moved, start=len(inputs)):
+            made = members[:, flow.producer]
+            open_ = made & ~members[:, list(flow.readers)].all(axis=1)
+            leaving = entering + len(moved)
+            if len(flow.readers) == 1:
+                columns.append((open_, entering, leaving))
+            else:
+                columns += _met(members, flow.readers, made, entering)
+                columns.append((open_, -1, leaving))
+        constants: list[Column] = []
         for group, (_, readers) in enumerate(units.shared):
             constants += _met(members, readers, None, group)
         return Cuts(
@@ -160,15 +182,13 @@ class Cuts:
         return inside
 
 
-def _met(
-    members: Bools, units: Sequence[int], made: Bools | None, group: int
-) -> list[tuple[Bools, int, bool]]:
+def _met(members: Bools, units: Sequence[int], made: Bools | None, group: int) -> list[Column]:
     """Terms of a group that enters when the stage holds some of `units` and I what is `made`."""
     count = members[:, list(units)].sum(axis=1)
     terms = []
     for have in range(len(units)):
         open_ = count == have
-        terms.append((open_ if made is None else made & open_, group, False))
+        terms.append((open_ if made is None else made & open_, group, -1))
     return terms
 
 

@@ -117,11 +117,10 @@ class SpanCosts:
             self._shared_bytes = np.array([size for size, _ in units.shared])
             self._entering_bytes = self._entering(problem.queue_slots * problem.tensor_bytes)
             sizes = np.unique(units.live_bytes[units.live_bytes > 0])[::-1]
-            transfers = cuts.transfers
             self._more_bytes = (
                 self._shared_bytes.sum()
                 + units.live_bytes.max()
-                + transfers.open @ self._entering_bytes[transfers.group]
+                + cuts.transfers.before(self._entering_bytes)
             )
             self._bytes_off = _EPSILON * float(self._own_bytes[-1] + self._shared_bytes.sum())
             self._live = [
