@@ -88,6 +88,11 @@ class Lattice:
         self._bytes: Floats = inside @ units.constant_bytes
         # Rows are units, so that a unit's membership is contiguous.
         self._inside: npt.NDArray[np.uint8] = np.ascontiguousarray(inside.T).view(np.uint8)
+        # Units that feed nobody inside; a downset contains another if it contains these.
+        covered = np.zeros_like(self._inside)
+        for v, before in enumerate(units.before):
+            covered[list(before)] |= self._inside[v]
+        self._maximal: npt.NDArray[np.uint8] = np.ascontiguousarray((self._inside & ~covered).T)
         self._before = [sum(1 << b for b in before) for before in units.before]
         self._add_wires()
         self._add_costs(most_s)
@@ -158,7 +163,7 @@ class Lattice:
             reach = self._weight[downset] + np.ceil(most * _BYTES_SLACK / self._grain)
             end = int(np.searchsorted(self._weight, reach, side="right"))
         kept = np.ones(max(0, end - first), dtype=np.bool_)
-        for v in self._maximal(self.masks[downset]):
+        for v in np.flatnonzero(self._maximal[downset]):
             kept &= self._inside[v, first:end].view(np.bool_)
         near = kept if not self._additive else kept.copy()
         far = np.zeros_like(kept)
@@ -200,9 +205,9 @@ class Lattice:
         """Stages of kind `k` to the targets, less those that break a limit."""
         kind = self.rules.kinds[k]
         wires = self.open_at(downset)
-        read = self._read[wires]
-        taken = read[:, targets] > read[:, [downset]]
-        place = self._place[wires][:, targets]
+        pairs = np.ix_(wires, targets)
+        taken = self._read[pairs] > self._read[wires, downset][:, None]
+        place = self._place[pairs]
         stays = kind.open_s[wires] - kind.closed_s[wires]
         busy = (self.load_s[k][targets] - self._done_s[k][downset]) + (
             kind.recv_s[wires] @ taken - stays @ (place >= 0)
@@ -215,15 +220,6 @@ class Lattice:
             targets, busy, taken, place = targets[keep], busy[keep], taken[:, keep], place[:, keep]
         known = np.append(self._is_open[:, downset], True)
         return Moves(k, targets, busy, taken, place, ~known[self.slots[targets]])
-
-    def _maximal(self, mask: int) -> Iterator[int]:
-        covered = 0
-        while mask:
-            v = mask.bit_length() - 1
-            mask &= ~(1 << v)
-            if not covered >> v & 1:
-                yield v
-            covered |= self._before[v]
 
     def _memory(self, downset: int, targets: Ints, wires: Ints, taken: Bools) -> Floats:
         """Bytes of the stage between a downset and each target."""
