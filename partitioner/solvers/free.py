@@ -11,6 +11,7 @@ import numpy as np
 from partitioner.errors import InfeasibleError, NoneFoundError, ProblemError
 from partitioner.problem import LatencyModel, Objective, Problem
 from partitioner.solvers.bounds import load_prices, lower_bound
+from partitioner.solvers.free_coarse import coarsened
 from partitioner.solvers.free_cpsat import prove
 from partitioner.solvers.free_model import FreeModel, free_model
 from partitioner.solvers.free_packing import Packing
@@ -21,18 +22,27 @@ from partitioner.solvers.limits import RELATIVE, Limits
 from partitioner.solvers.mincut import applies as cut_applies
 from partitioner.solvers.mincut import minimum_cut
 from partitioner.solvers.pipeline import run_pipeline
+from partitioner.solvers.reduce import reduce_ops
 from partitioner.solvers.session import Session
 
 __all__ = ["run_free", "run_free_cpsat", "run_mincut"]
 
 # Shares of the time limit.
-_CONTIGUOUS, _WALK, _FIRST, _SURROGATE, _COLUMNS, _IMPROVE = 0.1, 0.05, 0.15, 0.3, 0.25, 0.2
+_CONTIGUOUS, _WALK, _FIRST, _SURROGATE, _COLUMNS = 0.1, 0.08, 0.15, 0.25, 0.25
+# Shares of what is left then, one after the other.
+_AGAIN, _DIVIDE = 0.35, 0.45
+# Share of the search in coarser problems; how dear a tensor is that is never cut in them, and how
+# long a unit may get, as parts of the period.
+_COARSE = 0.16
+_DEAR, _GROWN = (0.15, 0.05), 0.4
 # Part of the gap that columns try to refute at once.
 _PART = 0.1
 # A bound this near to the objective proves it; the programs' tolerances need what is left.
 _NEAR = 0.98 * RELATIVE
 _BITS, _MORE_BITS, _MOST_BITS = 30, 6, 42
-_STEPS = 200_000
+_STEPS = 80_000
+# Seconds a unit that the first walk takes at most, for CP-SAT needs no better start when small.
+_WALK_UNIT_S = 0.02
 
 
 def run_mincut(session: Session) -> None:
@@ -96,11 +106,13 @@ def _run(session: Session, model: FreeModel) -> None:
     _start(session, model)
     limit = session.limits.time_limit_s
     if session.open:
+        _coarse(session, _COARSE * limit)
+    if session.open:
         _cpsat(session, model, _FIRST * limit)
     if session.open and session.problem.objective is Objective.PERIOD and session.best is not None:
         _pack(session, model)
     if session.open and session.best is not None:
-        _improve(session, model, _IMPROVE * session.clock.left_s)
+        _improve(session, model)
     if session.open:
         _cpsat(session, model, session.clock.left_s)
 
@@ -128,17 +140,47 @@ def _start(session: Session, model: FreeModel) -> None:
     if session.best is not None:
         known = model.slots((session.best.stage_of, session.best.placements))
         starts = starts if known is None else [known]
-    end = session.clock.left_s - _WALK * limits.time_limit_s
+    time_s = min(_WALK * limits.time_limit_s, _WALK_UNIT_S * len(model.slots_of))
+    end = session.clock.left_s - time_s
 
     def goes_on() -> bool:
         return session.open and session.clock.left_s > end
 
     for slots in starts:
-        for _, better in anneal(model, slots, limits.seed, goes_on, _STEPS):
+        for _, better in anneal(model, slots, limits.seed, goes_on, _STEPS, session.bound):
             session.offer(scored(problem, *model.assignment(better), "annealing"))
-        end -= _WALK * limits.time_limit_s
+        end -= time_s
         if session.best is not None:
             return
+
+
+def _coarse(session: Session, time_s: float) -> None:
+    """Search with the ends of dear tensors kept together, the dearest alone first."""
+    problem, limits, clock = session.problem, session.limits, session.clock
+    if problem.objective is not Objective.PERIOD or session.best is None:
+        return
+    sizes = {len(session.units)}
+    for dear in _DEAR:
+        smaller = coarsened(problem, session.units, session.objective, dear, _GROWN)
+        units = reduce_ops(smaller)
+        if len(units) in sizes:
+            continue
+        sizes.add(len(units))
+        model = free_model(smaller, units)
+        start = model.slots((session.best.stage_of, session.best.placements))
+        if not all(model.slots_of) or start is None:
+            continue
+        end = clock.left_s - time_s / len(_DEAR)
+        walk_end = clock.left_s - time_s / len(_DEAR) / 2
+
+        def goes_on(end: float = walk_end) -> bool:
+            return session.open and clock.left_s > end
+
+        for _, slots in anneal(model, start, limits.seed, goes_on, _STEPS, session.bound):
+            session.offer(scored(problem, *model.assignment(slots), "coarse"))
+        if session.open:
+            # A bound of the coarser problem is none of this one.
+            _cpsat(session, model, clock.left_s - end, bounds=False)
 
 
 def _quick(model: FreeModel) -> Iterator[list[int]]:
@@ -174,14 +216,15 @@ def _known(session: Session, model: FreeModel) -> list[int] | None:
     return model.slots((session.best.stage_of, session.best.placements))
 
 
-def _cpsat(session: Session, model: FreeModel, time_s: float) -> None:
+def _cpsat(session: Session, model: FreeModel, time_s: float, *, bounds: bool = True) -> None:
     """CP-SAT, anew with finer integers when a finished search leaves rounding open."""
     problem, limits = session.problem, session.limits
     end = session.clock.left_s - time_s
     bits = _BITS
 
     def found(slots: list[int], bound: float) -> None:
-        session.prove(min(bound, session.objective) * (1 - 1e-9))
+        if bounds:
+            session.prove(min(bound, session.objective) * (1 - 1e-9))
         session.offer(scored(problem, *model.assignment(slots), "cpsat"))
 
     while session.open and session.clock.left_s > end and bits <= _MOST_BITS:
@@ -197,6 +240,8 @@ def _cpsat(session: Session, model: FreeModel, time_s: float) -> None:
             seed=limits.seed,
             found=found,
         )
+        if not bounds:
+            return
         if outcome.bound == float("inf"):
             if session.best is None:
                 session.prove_infeasible()
@@ -237,12 +282,12 @@ def _pack(session: Session, model: FreeModel) -> None:
         packing.know(known)
     end = max(0.0, clock.left_s - _COLUMNS * limit)
     low, high = session.bound, session.objective * (1 - _NEAR)
-    # Columns that are quick to price refute the whole gap or nothing; others a part of it at best.
-    target = high if quick else low + _PART * (high - low)
+    # Columns that are slow to price come to nothing in time.
+    if not quick:
+        return
+    target = high
     while session.open and clock.left_s > end:
         refuted = packing.refutes(target, work, clock.left_s - end)
-        if refuted is None:
-            return
         if refuted:
             session.prove(target)
             low = target
@@ -251,19 +296,28 @@ def _pack(session: Session, model: FreeModel) -> None:
         target = low + _PART * (high - low)
 
 
-def _improve(session: Session, model: FreeModel, time_s: float) -> None:
-    """Divide the units of a few slots anew, then walk, until the time is spent."""
+def _improve(session: Session, model: FreeModel) -> None:
+    """Walk, then divide the units of a few slots anew."""
     limits, clock = session.limits, session.clock
-    end = clock.left_s - time_s
+    for share in (_AGAIN, _DIVIDE):
+        end = clock.left_s * (1 - share)
+        start = _known(session, model)
+        if start is None:
+            return
 
-    def left_s() -> float:
-        return clock.left_s - end if session.open else 0.0
+        def left_s(end: float = end) -> float:
+            return clock.left_s - end if session.open else 0.0
 
-    start = _known(session, model)
-    if start is None:
-        return
-    for _, slots in repartition(model, start, limits.seed, limits.workers, left_s):
-        session.offer(scored(session.problem, *model.assignment(slots), "repartition"))
-    start = _known(session, model) or start
-    for _, slots in anneal(model, start, limits.seed + 1, lambda: left_s() > 0, _STEPS):
-        session.offer(scored(session.problem, *model.assignment(slots), "annealing"))
+        if share == _AGAIN:
+            found = anneal(
+                model,
+                start,
+                limits.seed + 1,
+                lambda left_s=left_s: left_s() > 0,  # type: ignore[misc]
+                _STEPS,
+                session.bound,
+            )
+        else:
+            found = repartition(model, start, limits.seed, limits.workers, left_s)
+        for _, slots in found:
+            session.offer(scored(session.problem, *model.assignment(slots), "improved"))

@@ -1,12 +1,13 @@
 """Local search over free assignments: moves and swaps under simulated annealing.
 
 What is minimized is the excess of loads over their limits, the objective's own limit being a target
-just below the best known value; a state without excess is a better assignment. That leaves more of
-the landscape to walk on than the objective itself, a maximum that most moves do not change.
+below the best known value. That leaves more of the landscape to walk on than the objective itself,
+a maximum that most moves do not change.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -15,8 +16,13 @@ from partitioner.solvers.free_model import FreeModel
 
 __all__ = ["State", "anneal", "greedy"]
 
-# Part of the target by which a new one is below what was reached.
-_STEP = 2e-4
+# Least relative improvement.
+_STEP = 1e-6
+# Ways to walk, in turn: where the target lies between bound and best value, and the temperature to
+# begin with as a part of the objective. A target near the best leaves most slots free to change, a
+# low one presses on all of them.
+_WAYS = ((0.9998, 0.03), (0.0, 0.1), (0.9998, 0.1), (0.5, 0.1))
+_COLD = 1e-4
 # Share of moves that take several units along, and how many at most.
 _SEVERAL = 0.15
 _MOST = 30
@@ -73,6 +79,10 @@ class State:
             for load, limit, w in zip(self.load, self.limit, self.weight, strict=True)
             if load > limit
         )
+
+    def keeps_limits(self) -> bool:
+        """Whether the assignment is feasible, whatever the target."""
+        return all(load <= limit for load, limit in zip(self.load, self.model.limit, strict=True))
 
     def change(self, unit: int, slot: int) -> dict[int, float]:
         """What loads change by when a unit moves to a slot."""
@@ -169,6 +179,7 @@ def anneal(
     seed: int,
     goes_on: Callable[[], bool],
     steps: int,
+    bound: float = 0.0,
 ) -> Iterator[tuple[float, list[int]]]:
     """Search from a start; yields (value, slots) whenever it is better than all before.
 
@@ -177,7 +188,9 @@ def anneal(
     goes_on : callable
         Asked now and then whether there is time.
     steps : int
-        Moves tried while the temperature falls once; then it starts anew.
+        Moves tried while the temperature falls once; then it starts anew, another way.
+    bound : float
+        Proven lower bound of the objective: targets lie between it and the best known value.
     """
     rng = random.Random(seed)
     state = State(model, start, math.inf)
@@ -186,23 +199,25 @@ def anneal(
         best = state.value()
         yield best, list(state.slot_of)
     reference = state.value() or 1.0
-    state.aim_at(best * (1 - _STEP) if best < math.inf else reference)
     movable = [unit for unit, slots in enumerate(model.slots_of) if len(slots) > 1]
-    excess = state.excess()
+    ways = itertools.cycle(_WAYS)
     while movable and goes_on():
-        hot = 0.03 * reference
-        cold = 1e-5 * reference
+        share, warm = next(ways)
+
+        state.aim_at(_target(bound, best if best < math.inf else reference, share))
         for step in range(steps):
             if step % 256 == 0 and not goes_on():
                 return
-            heat = hot * (cold / hot) ** (step / steps)
-            excess += _try(state, rng, movable, heat)
-            if excess <= 1e-12 * reference and state.excess() <= 0:
+            heat = warm * reference * (_COLD / warm) ** (step / steps)
+            changed = _try(state, rng, movable, heat)
+            if changed and state.value() < best * (1 - _STEP) and state.keeps_limits():
                 best = state.value()
                 yield best, list(state.slot_of)
-                state.aim_at(best * (1 - _STEP))
-                excess = state.excess()
-        excess = state.excess()
+                state.aim_at(_target(bound, best, share))
+
+
+def _target(bound: float, best: float, share: float) -> float:
+    return max(0.0, min(bound, best)) * (1 - share) + best * share
 
 
 def _try(state: State, rng: random.Random, movable: list[int], heat: float) -> float:

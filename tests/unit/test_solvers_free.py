@@ -100,7 +100,7 @@ def least(problem: Problem) -> float:
     return best
 
 
-def solved(problem: Problem, time_limit_s: float = 20.0) -> Solution | None:
+def solved(problem: Problem, time_limit_s: float = 10.0) -> Solution | None:
     """The solution of the free methods, None when they prove that there is none."""
     try:
         session = Session(problem, Limits(time_limit_s=time_limit_s, workers=1), "free")
@@ -126,7 +126,7 @@ def check(problem: Problem) -> None:
     assert found.stats.status.value == "OPTIMAL"
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(20))
 def test_period_matches_enumeration(seed: int) -> None:
     check(drawn(seed))
 
@@ -134,7 +134,7 @@ def test_period_matches_enumeration(seed: int) -> None:
 @pytest.mark.parametrize(
     "objective", [Objective.LATENCY, Objective.COPIES, Objective.MEMORY, Objective.DEVICES]
 )
-@pytest.mark.parametrize("seed", range(100, 106))
+@pytest.mark.parametrize("seed", range(100, 105))
 def test_other_objectives_match_enumeration(seed: int, objective: Objective) -> None:
     check(drawn(seed, objective))
 
