@@ -23,6 +23,7 @@ from partitioner.problem import Objective, Problem, Solution, Status
 
 if TYPE_CHECKING:  # solvers load OR-Tools, which other commands do not need
     from partitioner.solvers import Progress
+    from partitioner.solvers.replicate import Replicated
 
 __all__ = ["add_solve_arguments", "solve_command"]
 
@@ -67,10 +68,10 @@ def solve_command(arguments: argparse.Namespace) -> tuple[str, Any]:
         If there is no assignment; the solution file, which says so too, is there by then.
     """
     instance = read_instance(arguments.instance, arguments.objective, arguments.free)
-    problem = _limited(instance.problem, arguments)
+    problem, replicated = _limited(instance.problem, arguments)
     began = time.perf_counter()
     try:
-        solutions = _solutions(problem, arguments)
+        solutions = _solutions(problem, arguments, replicated)
     except InfeasibleError as error:
         unknown = isinstance(error, NoneFoundError)
         data = no_solution_file(
@@ -89,8 +90,8 @@ def solve_command(arguments: argparse.Namespace) -> tuple[str, Any]:
     return _text(replace(instance, problem=problem), solutions), data
 
 
-def _limited(problem: Problem, arguments: argparse.Namespace) -> Problem:
-    """The problem under the limits of the command line."""
+def _limited(problem: Problem, arguments: argparse.Namespace) -> tuple[Problem, Replicated | None]:
+    """The problem under the limits of the command line, and what its replicas stand for."""
     given = {
         "period_cap_s": arguments.period_cap,
         "latency_cap_s": arguments.latency_cap,
@@ -98,21 +99,26 @@ def _limited(problem: Problem, arguments: argparse.Namespace) -> Problem:
         "second": None if arguments.second is None else _SECOND[arguments.second],
     }
     problem = replace(problem, **{k: v for k, v in given.items() if v is not None})
-    if arguments.replicas is not None:
-        from partitioner.solvers.replicate import with_replicas
+    if arguments.replicas is None:
+        return problem, None
+    from partitioner.solvers.replicate import with_replicas
 
-        problem = with_replicas(problem, arguments.replicas).problem
-    return problem
+    replicated = with_replicas(problem, arguments.replicas)
+    return replicated.problem, replicated
 
 
-def _solutions(problem: Problem, arguments: argparse.Namespace) -> Sequence[Solution]:
+def _solutions(
+    problem: Problem, arguments: argparse.Namespace, replicated: Replicated | None
+) -> Sequence[Solution]:
     """The best, or the K best, best first; interrupted, the best so far."""
     if arguments.best is not None:
         if arguments.method != "auto":
             raise ProblemError("--best has a method of its own; leave --method out")
         from partitioner.solvers.kbest import k_best
 
-        return k_best(problem, arguments.best, time_limit_s=arguments.time_limit)
+        return k_best(
+            problem, arguments.best, time_limit_s=arguments.time_limit, replicated=replicated
+        )
     from partitioner.solvers import solve
 
     with _progress() as progress:

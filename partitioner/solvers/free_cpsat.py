@@ -15,7 +15,9 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from partitioner.solvers.free_model import Edge, FreeModel, Terms
+from partitioner.solvers.limits import Limits
 from partitioner.solvers.linear import Linear
+from partitioner.solvers.sound import sound_solver
 
 __all__ = ["FreeRows", "Outcome", "canonical", "prove"]
 
@@ -351,12 +353,7 @@ def prove(
         rows.cp.add(rows.goal >= min(cap, int(floor / quantum * (1 - 1e-12))))
     if start is not None:
         rows.hint(canonical(model, start))
-    solver: Any = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = max(0.05, time_s)
-    solver.parameters.num_workers = workers
-    solver.parameters.random_seed = seed
-    # Its probing has been seen to call feasible models infeasible.
-    solver.parameters.cp_model_probing_level = 0
+    solver = sound_solver(Limits(workers=workers, seed=seed), max(0.05, time_s))
     solver.parameters.symmetry_level = 1
     status = solver.solve(rows.cp, _Watch(rows, quantum, found))
     if status == cp_model.INFEASIBLE:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from ortools.sat.python import cp_model
 
 from partitioner.solvers.free_cpsat import FreeRows
 from partitioner.solvers.free_model import FreeModel
 from partitioner.solvers.free_search import State
+from partitioner.solvers.limits import Limits
+from partitioner.solvers.sound import sound_solver
 
 __all__ = ["repartition"]
 
@@ -105,12 +106,7 @@ def _divide(
 ) -> tuple[list[int] | None, bool]:
     """The best division that CP-SAT finds, and whether it is proven the best."""
     part = rows.narrowed(state.slot_of, chosen)
-    solver: Any = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = max(0.05, time_s)
-    solver.parameters.num_workers = workers
-    solver.parameters.random_seed = seed
-    # See `free_cpsat`.
-    solver.parameters.cp_model_probing_level = 0
+    solver = sound_solver(Limits(workers=workers, seed=seed), max(0.05, time_s))
     status = solver.solve(part)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None, status == cp_model.INFEASIBLE
