@@ -140,7 +140,7 @@ def _close_in(
     tail = tails(lattice, clock, counted)
     if tail is None:
         return
-    root = float(tail.seconds[0, 0].max())
+    root = float(tail.joint_s[0, 0])
     if exact:
         _conclude(session, root, root)
     width = _WIDTH if exact else _FEW

@@ -15,7 +15,7 @@ import numpy as np
 
 from partitioner.problem import Bools, Floats, Ints
 from partitioner.solvers.latency_lattice import Lattice, Moves
-from partitioner.solvers.latency_tails import Tails, after_wire, own_tail
+from partitioner.solvers.latency_tails import Tails, after_wire
 from partitioner.solvers.limits import Clock
 
 __all__ = ["Search", "search_labels"]
@@ -102,7 +102,7 @@ def search_labels(
     now = _Progress(cutoff_s)
     last = len(lattice) - 1
     n_open = len(lattice.open_at(0))
-    root_s = float(tail.seconds[0, tail.state(0), :n_open].max(initial=0.0))
+    root_s = float(tail.joint_s[0, tail.state(0)])
     if root_s >= cutoff_s:
         return Search(None, float("inf"), cutoff_s, True)
     now.waiting[0] = [
@@ -161,7 +161,8 @@ def _settled(lattice: Lattice, tail: Tails, now: _Progress, downset: int, width:
     n_open = labels.ready_s.shape[1]
     states = np.array([tail.state(int(state)) for state in labels.state])
     reach = (labels.ready_s + tail.seconds[downset, states, :n_open]).max(axis=1, initial=0.0)
-    labels.end_s = np.maximum(labels.end_s, reach)
+    joint = labels.ready_s.min(axis=1, initial=np.inf) + tail.joint_s[downset, states]
+    labels.end_s = np.maximum(labels.end_s, np.maximum(reach, joint))
     labels = labels.rows(labels.end_s < now.cutoff_s)
     labels = labels.rows(_undominated(lattice, labels))
     if len(labels.end_s) > width:
@@ -240,8 +241,9 @@ def _extend(
         rows = np.flatnonzero(labels.state == state)
         if not len(rows):
             continue
-        after = tail.seconds[moves.targets][:, [tail.state(int(after_state))]]
-        through = moves.busy_s + own_tail(after, moves.fresh)[:, 0]
+        row_after = np.array([tail.state(int(after_state))])
+        after = tail.seconds[moves.targets][:, row_after]
+        through = moves.busy_s + tail.own(moves, after, row_after)[:, 0]
         stays = [after_wire(after, moves, slot)[:, 0] for slot in range(len(moves.taken))]
         step = max(1, _PAIRS // len(moves.targets))
         for i in range(0, len(rows), step):

@@ -163,8 +163,8 @@ class Lattice:
             reach = self._weight[downset] + np.ceil(most * _BYTES_SLACK / self._grain)
             end = int(np.searchsorted(self._weight, reach, side="right"))
         kept = np.ones(max(0, end - first), dtype=np.bool_)
-        for v in np.flatnonzero(self._maximal[downset]):
-            kept &= self._inside[v, first:end].view(np.bool_)
+        for last in np.flatnonzero(self._maximal[downset]):
+            kept &= self._inside[last, first:end].view(np.bool_)
         near = kept if not self._additive else kept.copy()
         far = np.zeros_like(kept)
         if self._additive:
