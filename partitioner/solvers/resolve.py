@@ -84,7 +84,7 @@ class Resolver:
         Raises
         ------
         ProblemError
-            If the graph changed.
+            If the graph changed, or the problem is free or has a second objective.
         InfeasibleError
             If there is no assignment, or none was found in time.
         """
@@ -112,7 +112,12 @@ class Resolver:
 
     def _check(self, problem: Problem) -> None:
         old = self._graph
-        for name in ("consumers", "colocate", "constant_ops", "contiguous"):
+        if not problem.contiguous or problem.second is not None:
+            raise ProblemError(
+                "a Resolver treats contiguous problems with one objective; solve a free one, or "
+                "one with a second objective, from scratch"
+            )
+        for name in ("consumers", "colocate", "constant_ops"):
             if getattr(problem, name) != getattr(old, name):
                 raise ProblemError(
                     f"{name} is not what it was; a Resolver keeps to one graph: make a new one"
@@ -163,8 +168,6 @@ class Resolver:
     def _enumerate(self) -> None:
         """Look at all downsets, once, where there are few enough to keep."""
         self._enumerated = True
-        if not self._graph.contiguous:
-            return
         nothing = np.zeros(len(self._units))
         ideals = all_ideals(self._units, nothing, np.inf, -np.inf, _MOST_IDEALS)
         if ideals is not None:

@@ -116,3 +116,11 @@ def test_another_graph_is_refused() -> None:
         resolver.solve(dataclasses.replace(problem, producer=problem.producer * 0 - 1))
     with pytest.raises(ProblemError, match=r"time_s has shape \(10, 3\)"):
         resolver.solve(ladder(10, 3, seed=1))
+
+
+def test_free_problems_and_second_objectives_are_refused() -> None:
+    problem = ladder(6, 2, seed=1)
+    for change in ({"contiguous": False}, {"second": Objective.COPIES}):
+        other = dataclasses.replace(problem, **change)
+        with pytest.raises(ProblemError, match="contiguous problems with one objective"):
+            Resolver(other).solve()
