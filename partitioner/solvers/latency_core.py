@@ -147,8 +147,7 @@ def _gifts(problem: Problem, whole: Units, free: Bools) -> Iterator[int]:
     }
     fixed = any(cost.base_s.any() for cost in (problem.send, problem.recv))
     found: set[int] = set()
-    for unit in range(len(whole)):
-        feeds = {flow.producer for flow in whole.flows if unit in flow.readers}
+    for unit, feeds in enumerate(_feeds(whole)):
         if free[unit] and unit not in costly and not fixed and feeds <= found:
             found.add(unit)
             yield unit
@@ -158,11 +157,19 @@ def _loose(whole: Units, free: Bools, gifts: set[int]) -> Iterator[tuple[int, in
     """Units without time, results or shared constants, with the one unit that feeds them."""
     makers = {flow.producer for flow in whole.flows}
     sharing = {unit for _, readers in whole.shared for unit in readers}
-    for unit in range(len(whole)):
-        feeds = {flow.producer for flow in whole.flows if unit in flow.readers}
+    for unit, feeds in enumerate(_feeds(whole)):
         alone = unit not in makers and unit not in sharing and whole.live_bytes[unit] == 0
         if free[unit] and alone and len(feeds) == 1 and -1 not in feeds and not feeds & gifts:
             yield unit, feeds.pop()
+
+
+def _feeds(whole: Units) -> list[set[int]]:
+    """Producers of what each unit reads; -1 is the caller."""
+    found: list[set[int]] = [set() for _ in range(len(whole))]
+    for flow in whole.flows:
+        for reader in flow.readers:
+            found[reader].add(flow.producer)
+    return found
 
 
 def _restricted(whole: Units, kept: Sequence[int]) -> Units:

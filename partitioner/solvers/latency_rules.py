@@ -155,9 +155,8 @@ def make_rules(problem: Problem, units: Units) -> Rules:
 
 
 def _wires(units: Units) -> Iterator[Wire]:
-    free = tuple(
-        unit for unit in range(len(units)) if not any(unit in flow.readers for flow in units.flows)
-    )
+    fed = {reader for flow in units.flows for reader in flow.readers}
+    free = tuple(unit for unit in range(len(units)) if unit not in fed)
     if free:
         yield Wire(-1, free, -1)
     for flow in units.flows:
