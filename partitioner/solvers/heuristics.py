@@ -19,8 +19,10 @@ from partitioner.solvers.reduce import Units, symmetry
 
 __all__ = ["best_of", "incumbent", "scored"]
 
-# Orders tried up to that many units.
-_ORDERS = ((40, 4), (3_000, 6), (20_000, 3))
+# Orders tried up to that many units. Of few units an exact method needs no longer than a heuristic
+# for another order.
+_FEW = 12
+_ORDERS = ((_FEW, 1), (40, 4), (3_000, 6), (20_000, 3))
 _FEWEST_ORDERS = 2
 # Single options scored of a large problem.
 _SINGLES = 200_000
@@ -127,7 +129,7 @@ def _prefix_tables(
     problem: Problem, units: Units, limits: Limits, prices: tuple[Prices, ...], bound: float
 ) -> Iterator[Solution | None]:
     """The best assignments that cut at prefixes of a few orders."""
-    orders = max(1, min(6, _PREFIXES // max(1, len(units))))
+    orders = 1 if len(units) <= _FEW else max(1, min(6, _PREFIXES // len(units)))
     clock = Clock(_LEAST_S)
     known = float("inf")
     for count in sorted({1, orders}):
