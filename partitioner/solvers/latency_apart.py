@@ -14,8 +14,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from partitioner.errors import InfeasibleError, NoneFoundError
-from partitioner.problem import Problem, Solution, SolveStats, Status
+from partitioner.errors import InfeasibleError, NoneFoundError, ProblemError
+from partitioner.problem import (
+    LatencyModel,
+    Objective,
+    Problem,
+    Solution,
+    SolveStats,
+    Status,
+)
 from partitioner.solvers.bounds import lower_bound
 from partitioner.solvers.latency import run_latency
 from partitioner.solvers.limits import RELATIVE, Clock, Limits
@@ -59,7 +66,12 @@ def run_apart(problem: Problem, limits: Limits) -> tuple[Solution, Problem]:
     ------
     InfeasibleError
         If no choice is feasible.
+    ProblemError
+        If it is not the latency of the model 'atomic' that is minimized.
     """
+    atomic = problem.latency_model is LatencyModel.ATOMIC and problem.contiguous
+    if problem.objective is not Objective.LATENCY or not atomic:
+        raise ProblemError("ops of a group run apart only where latency is that of model 'atomic'")
     clock = Clock(limits.time_limit_s)
     groups = groups_apart(problem)
     best: tuple[Solution, Problem] | None = None
