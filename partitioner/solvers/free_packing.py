@@ -107,7 +107,7 @@ class Packing:
                 units = (slots == slot).astype(float)
                 self._columns.append((number, units, each.period(units)))
 
-    def surrogate(self, work: Floats, time_s: float) -> float:
+    def surrogate(self, work: Floats, time_s: float) -> tuple[float, Floats | None]:
         """Least period at which one set a class, used by all its slots, holds the whole work.
 
         Parameters
@@ -121,10 +121,13 @@ class Packing:
         -------
         float
             Proven lower bound of the period, seconds; 0 when there was no time for any.
+        array or None, shape (n_units,)
+            1 for units in the set of the first class: with less weight there, the next bound may
+            be higher.
         """
         total = float(work.sum())
         if total <= 0:
-            return 0.0
+            return 0.0, None
         y = work * (_SCALE / total)
         n, sizes = self._n, [len(each.load) for each in self._classes]
         columns = sum(sizes)
@@ -162,8 +165,9 @@ class Packing:
         )
         bound = getattr(result, "mip_dual_bound", None)
         if bound is None or not np.isfinite(bound):
-            return 0.0
-        return max(0.0, float(bound)) * (1 - _MARGIN) * self._unit
+            return 0.0, None
+        chosen = None if result.x is None else np.asarray(result.x)[:n].round()
+        return max(0.0, float(bound)) * (1 - _MARGIN) * self._unit, chosen
 
     def refutes(self, period_s: float, start: Floats, time_s: float) -> bool | None:
         """Whether no fractional cover has a period of at most `period_s`.
