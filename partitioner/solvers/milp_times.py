@@ -111,6 +111,7 @@ class Times:
             done.add(start[slot], 1.0)
             program.covers(end[slot], done)
             program.covers(latency, {end[slot]: 1.0})
+        self._add_paths(latency)
         for tensor in range(self._problem.n_tensors):
             for a, b, moved in rows.ends(tensor):
                 wait = Sum()
@@ -123,6 +124,21 @@ class Times:
                     program.at_most(wait, self._ceiling)
                 else:
                     program.covers(start[b] if b >= 0 else latency, wait)
+
+    def _add_paths(self, latency: int) -> None:
+        """The ops of a path run one after the other: implied, but not while slots are fractions."""
+        rows, problem = self._rows, self._problem
+        done = [rows.program.variable(self._ceiling) for _ in range(problem.n_ops)]
+        for op, places in enumerate(rows.place):
+            rows.program.covers(latency, {done[op]: 1.0})
+            takes = Sum()
+            for option, place in zip(rows.option, places, strict=True):
+                if place >= 0:
+                    takes.add(place, self._scale * float(problem.time_s[op, option]))
+            for before in {None, *(u for u, v in problem.edges if v == op)}:
+                path = Sum(takes)
+                path.add(-1 if before is None else done[before], 1.0)
+                rows.program.covers(done[op], path)
 
     def _cap(self, cap_s: float) -> float:
         return float(cap_s * (1 + _ROUNDING) * self._scale)

@@ -35,7 +35,7 @@ ALWAYS = ("brute", "auto")
 # Methods that may leave a proof open: what they do claim must be right all the same.
 OPEN = ("dp", "highs")
 RELATIVE = 1e-6
-_TIME_LIMIT_S = {"highs": 0.5}
+_TIME_LIMIT_S = {"highs": 0.3}
 _USUAL_S = 60.0
 # Problems that a process takes at a time.
 _BATCH = 50
