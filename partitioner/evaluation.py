@@ -315,6 +315,9 @@ def _violations(
     for group in problem.colocate:
         if len({stage_of[op] for op in group}) > 1:
             yield f"ops {', '.join(names[op] for op in group)} must share a stage"
+    for group in problem.same_option:
+        if len({tuple(placements[stage_of[op]]) for op in group}) > 1:
+            yield f"ops {', '.join(names[op] for op in group)} must be on the same option"
     if len(placements) > problem.max_stages:
         yield f"{len(placements)} stages; at most {problem.max_stages} are allowed"
     used = sum(

@@ -148,6 +148,9 @@ class Problem:
         Copies of every tensor that enters a stage held in the stage's pool.
     colocate : tuple of tuple of int
         Groups of ops that must share a stage.
+    same_option : tuple of tuple of int
+        Groups of ops that must be on one option, in one stage or in several. It differs from
+        `colocate` on an option without `uses` only, where stages are without end.
     max_stages : int
         Largest number of stages.
     contiguous : bool
@@ -203,6 +206,7 @@ class Problem:
     queue_slots: int = 0
     send_once: bool = False
     colocate: tuple[tuple[int, ...], ...] = ()
+    same_option: tuple[tuple[int, ...], ...] = ()
     contiguous: bool = True
     replicas: Ints = field(default_factory=lambda: _UNSET)
     host_core: Ints = field(default_factory=lambda: _UNSET)

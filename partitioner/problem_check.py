@@ -104,7 +104,7 @@ def _check_structure(p: Problem) -> None:
                     f"tensor {tensor} of op {producer} is read by op {reader}; ops must be in a "
                     f"topological order and below {p.n_ops} (is there a cycle?)"
                 )
-    for group in (*p.constant_ops, *p.colocate):
+    for group in (*p.constant_ops, *p.colocate, *p.same_option):
         if any(not 0 <= op < p.n_ops for op in group):
             raise ProblemError(f"{group} names ops that are not there (0..{p.n_ops - 1})")
 

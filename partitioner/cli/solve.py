@@ -165,7 +165,6 @@ def _text(instance: Instance, solutions: Sequence[Solution]) -> str:
     ]
     if len(solutions) > 1:
         lines.append(_rank_table(problem, solutions))
-    lines += [f"note: {remark}" for remark in instance.remarks]
     return "\n".join(lines)
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from partitioner.errors import InputError, ProblemError
 from partitioner.files import write_json
-from partitioner.instance.colours import remarks_on_colours
 from partitioner.instance.problem_json import FORMAT, problem_from_json, problem_to_json
 from partitioner.instance.published import problem_from_published
 from partitioner.instance.result import no_solution_file, solution_file
@@ -47,14 +46,11 @@ class Instance:
     published : bool
         Whether the file had the published format; its times have a unit of their own, which the
         problem takes for seconds.
-    remarks : tuple of str
-        Where the problem is not quite what the file's format means.
     """
 
     name: str
     problem: Problem
     published: bool
-    remarks: tuple[str, ...] = ()
 
 
 def read_instance(path: str | Path, objective: str | None = None, free: bool = False) -> Instance:
@@ -92,8 +88,7 @@ def read_instance(path: str | Path, objective: str | None = None, free: bool = F
             problem = _own(data, objective, free)
     except ProblemError as error:
         raise ProblemError(f"{path}: {error}") from error
-    remarks = tuple(remarks_on_colours(problem)) if published else ()
-    return Instance(Path(path).stem, problem, published, remarks)
+    return Instance(Path(path).stem, problem, published)
 
 
 def write_problem(path: str | Path, problem: Problem) -> None:

@@ -52,8 +52,8 @@ def problem_from_published(
     """Build the problem that a published file describes.
 
     For throughput every device is one stage. For latency every accelerator is one stage that runs
-    as a whole, and each node on the CPU is a stage of its own, any number of them at once; nodes
-    of one colour are one stage on the CPU too (`colours` says where that is too narrow).
+    as a whole, and each node on the CPU is a stage of its own, any number of them at once, so that
+    nodes of one colour share that option and not a stage.
 
     Parameters
     ----------
@@ -119,7 +119,8 @@ def problem_from_published(
         live_bytes=np.zeros(len(order)),
         max_stages=len(order) if latency else m,
         send_once=True,
-        colocate=_colours(listed),
+        colocate=() if latency else _colours(listed),
+        same_option=_colours(listed) if latency else (),
         contiguous=not free,
         objective=Objective.LATENCY if latency else Objective.PERIOD,
         latency_model=LatencyModel.ATOMIC,

@@ -23,6 +23,7 @@ from partitioner.solvers.brute import exhaustive
 from partitioner.solvers.dp import applies
 from partitioner.solvers.free import run_free, run_free_cpsat
 from partitioner.solvers.latency import run_latency
+from partitioner.solvers.latency_apart import run_apart
 from partitioner.solvers.lexicographic import solve_second
 from partitioner.solvers.limits import Clock, Limits, Progress
 from partitioner.solvers.milp import highs
@@ -73,6 +74,8 @@ def _cpsat(problem: Problem, limits: Limits) -> Solution:
 
 def _auto(problem: Problem, limits: Limits) -> Solution:
     """Whichever methods suit the problem, one after the other on the same incumbent and bound."""
+    if problem.same_option:
+        return run_apart(problem, limits)
     session = Session(problem, limits, "auto")
     overlapped = problem.latency_model is LatencyModel.ATOMIC
     if not problem.contiguous:

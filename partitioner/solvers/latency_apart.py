@@ -1,4 +1,4 @@
-"""Colocated ops that share a device rather than a stage, where a device has a stage an op.
+"""Groups of ops that share an option rather than a stage, where an option has a stage an op.
 
 The published latency puts all nodes of a colour on one device. On the CPU each node still runs as
 soon as its own inputs are there, which is less than a stage of all of them. A group is therefore
@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from partitioner.errors import InfeasibleError, NoneFoundError, ProblemError
+from partitioner.evaluation import evaluate
 from partitioner.problem import (
     LatencyModel,
     Objective,
@@ -29,13 +30,13 @@ from partitioner.solvers.limits import RELATIVE, Clock, Limits
 from partitioner.solvers.reduce import reduce_ops
 from partitioner.solvers.session import Session
 
-__all__ = ["groups_apart", "run_apart"]
+__all__ = ["run_apart"]
 
 # Groups told apart at most: each doubles the work.
 _MOST_GROUPS = 4
 
 
-def groups_apart(problem: Problem) -> tuple[tuple[int, ...], ...]:
+def _groups_apart(problem: Problem) -> tuple[tuple[int, ...], ...]:
     """Colocated groups that it may serve to run apart on an option without end.
 
     Nothing is lost by running a group as one stage when one op takes all its time, everything that
@@ -53,36 +54,36 @@ def groups_apart(problem: Problem) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def run_apart(problem: Problem, limits: Limits) -> tuple[Solution, Problem]:
-    """Least latency with groups either together or apart on the option without end.
+def run_apart(problem: Problem, limits: Limits) -> Solution:
+    """Least latency with groups of `same_option`.
 
     Returns
     -------
-    Solution, Problem
-        The best assignment with the proof for all choices, and the problem it was scored by: the
-        one given, less the groups that it runs apart.
+    Solution
+        The best assignment with the proof for all choices.
 
     Raises
     ------
     InfeasibleError
         If no choice is feasible.
     ProblemError
-        If it is not the latency of the model 'atomic' that is minimized.
+        If it is not the latency of the model 'atomic' that is minimized, or an option may hold
+        several stages but not any number.
     """
-    atomic = problem.latency_model is LatencyModel.ATOMIC and problem.contiguous
-    if problem.objective is not Objective.LATENCY or not atomic:
-        raise ProblemError("ops of a group run apart only where latency is that of model 'atomic'")
+    _require(problem)
     clock = Clock(limits.time_limit_s)
-    groups = groups_apart(problem)
-    best: tuple[Solution, Problem] | None = None
+    whole = problem
+    problem = replace(whole, colocate=(*whole.colocate, *whole.same_option), same_option=())
+    groups = tuple(group for group in _groups_apart(problem) if group in whole.same_option)
+    best: Solution | None = None
     bound, stopped = float("inf"), False
     if len(groups) > _MOST_GROUPS:
         # Only some choices are searched, so that no more is proven than holds without any group.
-        loose = replace(problem, colocate=())
+        loose = replace(problem, colocate=whole.colocate)
         bound = lower_bound(loose, reduce_ops(loose), ())
     causes: list[InfeasibleError] = []
     for choice in _choices(problem, groups[:_MOST_GROUPS]):
-        known = float("inf") if best is None else best[0].evaluation.latency_s
+        known = float("inf") if best is None else best.evaluation.latency_s
         capped = replace(choice, latency_cap_s=min(choice.latency_cap_s, known))
         left = replace(limits, time_limit_s=0.0 if stopped else clock.left_s)
         try:
@@ -101,17 +102,34 @@ def run_apart(problem: Problem, limits: Limits) -> tuple[Solution, Problem]:
         if found is not None or not ended or session.clock.left_s <= 0:
             bound = min(bound, session.bound)
         if found is not None and found.evaluation.latency_s < known:
-            best = found, choice
+            best = found
     if best is None:
         raise causes[-1]
-    objective = best[0].evaluation.latency_s
+    objective = best.evaluation.latency_s
     bound = min(bound, objective)
     status = Status.OPTIMAL if objective - bound <= RELATIVE * objective else Status.FEASIBLE
     stats = SolveStats(status, objective, bound, clock.spent_s, "latency")
-    return replace(best[0], stats=stats), best[1]
+    evaluation = evaluate(whole, best.stage_of, best.placements)
+    return replace(best, evaluation=evaluation, stats=stats)
 
 
-def _run(session: Session, best: tuple[Solution, Problem] | None) -> tuple[Solution | None, bool]:
+def _require(problem: Problem) -> None:
+    atomic = problem.latency_model is LatencyModel.ATOMIC and problem.contiguous
+    if problem.objective is not Objective.LATENCY or not atomic:
+        raise ProblemError(
+            "groups that share an option but no stage are solved for the latency of the model "
+            "'atomic' only; colocate them"
+        )
+    idle = ~problem.uses.any(axis=1)
+    several = (2 * problem.uses <= problem.capacity).all(axis=1)
+    if idle.sum() > 1 or (several & ~idle).any():
+        raise ProblemError(
+            "groups that share an option but no stage are solved where each option hosts one "
+            "stage and at most one any number; colocate them"
+        )
+
+
+def _run(session: Session, best: Solution | None) -> tuple[Solution | None, bool]:
     """The best assignment of a choice, and whether the search was left to end by itself.
 
     Where there is an assignment of another choice, None will do.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from partitioner.errors import InfeasibleError, NoneFoundError
+from partitioner.errors import InfeasibleError, NoneFoundError, ProblemError
 from partitioner.problem import Problem, Solution, SolveStats, Status
 from partitioner.solvers.heuristics import best_of
 from partitioner.solvers.limits import RELATIVE, Clock, Limits
@@ -41,11 +41,18 @@ class Session:
     ------
     InfeasibleError
         If the problem is infeasible at a glance.
+    ProblemError
+        If it has groups of `same_option`, which `latency_apart` takes apart first.
     """
 
     def __init__(
         self, problem: Problem, limits: Limits, method: str, units: Units | None = None
     ) -> None:
+        if problem.same_option:
+            raise ProblemError(
+                f"method {method!r} does not treat groups that share an option but no stage; use "
+                "method 'auto', or colocate them"
+            )
         self.problem, self.limits = problem, limits
         self.clock = Clock(limits.time_limit_s)
         self.units: Units = reduce_ops(problem) if units is None else units

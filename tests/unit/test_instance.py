@@ -129,30 +129,36 @@ def test_colours_stay_together(read: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpu", "colours", "remarked"),
+    ("cpu", "colours"),
     [
         # 1 > 2 > 3 > 4, and 2 > 4
-        ([0, 5, 0, 5], [7, 7, 7, None], False),  # weights, the node, its output
-        ([0, 5, 5, 0], [None, 7, 7, None], True),  # two nodes that take time
-        ([5, 0, 0, 5], [None, 7, 7, None], False),
-        ([0, 0, 5, 0], [None, 7, 7, None], True),  # 4 could have what 2 made before 3 is done
-        ([0, 0, 0, 5], [None, None, 7, 7], False),  # 4 waits for 3 in any case
-        ([5, 0, 5, 0], [7, 7, 8, 8], True),  # said to be safe, although 3 waits for 2 as 4 does
-        ([0, 0, 5, 0], [8, 7, 7, 8], True),
+        ([0, 5, 0, 5], [7, 7, 7, None]),  # weights, the node, its output
+        ([0, 5, 5, 0], [None, 7, 7, None]),  # two nodes that take time
+        ([0, 0, 5, 0], [None, 7, 7, None]),  # 4 can have what 2 made before 3 is done
+        ([5, 0, 5, 0], [7, 7, 8, 8]),
+        ([0, 0, 5, 0], [8, 7, 7, 8]),
     ],
 )
-def test_colours_that_are_more_than_one_node_on_a_cpu_are_remarked(
-    read: Any, cpu: list[float], colours: list[int | None], remarked: bool
+def test_colours_share_a_device_and_on_a_cpu_no_stage(
+    read: Any, cpu: list[float], colours: list[int | None]
 ) -> None:
     nodes = [
         node(i + 1, float(time), colorClass=colour)
         for i, (time, colour) in enumerate(zip(cpu, colours, strict=True))
     ]
     data = graph(nodes=nodes, edges=[edge(1, 2), edge(2, 3), edge(3, 4), edge(2, 4)])
-    assert read(data).remarks == ()
-    remarks = read(data, objective="latency").remarks
-    assert bool(remarks) is remarked
-    assert all("of one colour run as one stage if they are put on the CPU" in r for r in remarks)
+    for free in (False, True):
+        problem = read(data, free=free).problem
+        assert len(problem.colocate) == len({c for c in colours if c is not None})
+        assert problem.same_option == ()
+    problem = read(data, objective="latency").problem
+    assert problem.colocate == ()
+    every = solve(problem, method="brute")
+    found = solve(problem)
+    assert found.stats.status is Status.OPTIMAL
+    assert found.stats.objective == pytest.approx(every.stats.objective, rel=1e-6)
+    for group in problem.same_option:
+        assert len({found.placements[found.stage_of[op]] for op in group}) == 1
 
 
 def test_what_an_accelerator_does_not_support(read: Any) -> None:

@@ -10,7 +10,7 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from partitioner.errors import InfeasibleError
+from partitioner.errors import InfeasibleError, ProblemError
 from partitioner.evaluation import evaluate
 from partitioner.problem import (
     LatencyModel,
@@ -20,8 +20,8 @@ from partitioner.problem import (
     Status,
     TransferCost,
 )
+from partitioner.solvers import solve
 from partitioner.solvers.latency import run_latency
-from partitioner.solvers.latency_apart import groups_apart, run_apart
 from partitioner.solvers.latency_rules import applies
 from partitioner.solvers.limits import Limits
 from partitioner.solvers.reduce import reduce_ops
@@ -115,23 +115,6 @@ def least(problem: Problem) -> float:
     return min(values, default=float("inf"))
 
 
-def least_apart(problem: Problem) -> float:
-    """The same where a colocated group shares a device, on the processor not a stage."""
-    loose = replace(problem, colocate=())
-    cpu = problem.n_options - 1
-    best = float("inf")
-    for stage_of, placements in assignments(loose):
-        where = [placements[stage][0] for stage in stage_of]
-        groups = [{where[op] for op in group} for group in problem.colocate]
-        stages = [{stage_of[op] for op in group} for group in problem.colocate]
-        if all(
-            len(option) == 1 and (option == {cpu} or len(stage) == 1)
-            for option, stage in zip(groups, stages, strict=True)
-        ):
-            best = min(best, evaluate(loose, stage_of, placements).value(Objective.LATENCY))
-    return best
-
-
 def solved(problem: Problem, time_limit_s: float = 20.0, hint: Solution | None = None) -> Solution:
     session = Session(problem, Limits(time_limit_s=time_limit_s, hint=hint, workers=1), "latency")
     run_latency(session)
@@ -174,19 +157,30 @@ def test_limits_on_the_latency_are_kept() -> None:
 def test_groups_that_share_a_device_may_run_apart_on_the_processor() -> None:
     better = 0
     for seed in range(400, 500):
-        problem = drawn(seed, most_ops=5)
-        if not groups_apart(problem) or problem.n_options > 3:
+        together = drawn(seed, most_ops=5)
+        if not together.colocate or together.n_options > 3:
             continue
-        best = least_apart(problem)
+        problem = replace(together, colocate=(), same_option=together.colocate)
+        best = least(problem)
         if best == float("inf"):
             continue
-        solution, scored_by = run_apart(problem, Limits(time_limit_s=10.0, workers=1))
+        solution = solve(problem, time_limit_s=10.0, workers=1)
         assert solution.stats.status is Status.OPTIMAL, seed
         assert solution.stats.objective == pytest.approx(best, rel=1e-6, abs=1e-9), seed
-        again = evaluate(scored_by, solution.stage_of, solution.placements)
+        again = evaluate(problem, solution.stage_of, solution.placements)
         assert again.value(Objective.LATENCY) == solution.stats.objective
-        better += best < least(problem) * (1 - 1e-6)
+        better += best < least(together) * (1 - 1e-6)
     assert better > 0
+
+
+def test_groups_that_share_a_device_are_refused_where_nothing_treats_them() -> None:
+    problem = replace(layered(4, 2, seed=5), same_option=((0, 1),))
+    with pytest.raises(ProblemError, match="method 'cpsat' does not treat groups"):
+        solve(problem, method="cpsat")
+    with pytest.raises(ProblemError, match="of the model 'atomic' only; colocate them"):
+        solve(replace(problem, objective=Objective.PERIOD))
+    with pytest.raises(ProblemError, match="one stage and at most one any number"):
+        solve(replace(problem, uses=np.zeros_like(problem.uses)))
 
 
 def test_no_time_gives_an_assignment_and_a_bound_below_the_optimum() -> None:
