@@ -28,7 +28,7 @@ from partitioner.solvers.session import Session
 __all__ = ["run_free", "run_free_cpsat", "run_mincut"]
 
 # Shares of the time limit.
-_CONTIGUOUS, _WALK, _FIRST, _SURROGATE, _COLUMNS = 0.1, 0.08, 0.1, 0.25, 0.22
+_CONTIGUOUS, _WALK, _FIRST, _SURROGATE, _COLUMNS = 0.1, 0.06, 0.25, 0.22, 0.22
 # Shares of what is left then, one after the other.
 _AGAIN, _DIVIDE = 0.2, 0.15
 # Share of the search in coarser problems; how dear a tensor is that is never cut in them, and how
@@ -107,10 +107,14 @@ def _modelled(session: Session) -> FreeModel | None:
 def _run(session: Session, model: FreeModel) -> None:
     _bound(session)
     _start(session, model)
-    limit = session.limits.time_limit_s
-    if session.open and len(model.slots_of) > _FEW:
+    limit, many = session.limits.time_limit_s, len(model.slots_of) > _FEW
+    # From the contiguous optimum CP-SAT gets further than from what a walk has made of it.
+    if session.open and many and session.best is not None:
+        _cpsat(session, model, _FIRST * limit)
+    if session.open and many:
+        _walk(session, model)
         _coarse(session, _COARSE * limit)
-    if session.open:
+    if session.open and session.best is None:
         _cpsat(session, model, _FIRST * limit)
     if session.open and session.problem.objective is Objective.PERIOD and session.best is not None:
         _pack(session, model)
@@ -130,18 +134,21 @@ def _bound(session: Session) -> None:
 
 
 def _start(session: Session, model: FreeModel) -> None:
-    """The hint, each slot alone, units dealt out by size, the contiguous optimum, a short walk."""
+    """The hint, each slot alone, units dealt out by size, the contiguous optimum."""
     problem, limits = session.problem, session.limits
     if limits.hint is not None:
         hint = limits.hint
         session.offer(scored(problem, hint.stage_of, hint.placements, "hint"))
-    starts = list(_quick(model))
-    for slots in starts:
+    for slots in _quick(model):
         session.offer(scored(problem, *model.assignment(slots), "greedy"))
-    if len(model.slots_of) <= _FEW:
-        return
-    if session.open:
+    if session.open and len(model.slots_of) > _FEW:
         _contiguous(session)
+
+
+def _walk(session: Session, model: FreeModel) -> None:
+    """A short walk from the best, or from each quick start until one has led somewhere."""
+    problem, limits = session.problem, session.limits
+    starts = list(_quick(model))
     if session.best is not None:
         known = model.slots((session.best.stage_of, session.best.placements))
         starts = starts if known is None else [known]
