@@ -114,7 +114,7 @@ def _run(session: Session, model: FreeModel) -> None:
     if session.open and many:
         _walk(session, model)
         _coarse(session, _COARSE * limit)
-    if session.open and session.best is None:
+    if session.open and (not many or session.best is None):
         _cpsat(session, model, _FIRST * limit)
     if session.open and session.problem.objective is Objective.PERIOD and session.best is not None:
         _pack(session, model)
