@@ -114,7 +114,7 @@ def _solutions(
     if arguments.best is not None:
         if arguments.method != "auto":
             raise ProblemError("--best has a method of its own; leave --method out")
-        from partitioner.solvers.kbest import k_best
+        from partitioner.solvers.kbest.kbest import k_best
 
         return k_best(
             problem, arguments.best, time_limit_s=arguments.time_limit, replicated=replicated
@@ -133,7 +133,7 @@ def _solutions(
 
 
 def _why(problem: Problem, error: InfeasibleError) -> str:
-    from partitioner.solvers.diagnosis import describe, diagnose
+    from partitioner.solvers.diagnosis.diagnose import describe, diagnose
 
     print("infeasible; looking for what would lift it", file=sys.stderr, flush=True)
     return describe(diagnose(problem)) or str(error)

@@ -19,14 +19,14 @@ from partitioner.solvers.baselines import (
     replicas,
     single,
 )
-from partitioner.solvers.brute import exhaustive
-from partitioner.solvers.dp import applies
-from partitioner.solvers.free import run_free, run_free_cpsat
-from partitioner.solvers.latency import run_latency
-from partitioner.solvers.latency_apart import run_apart
+from partitioner.solvers.brute.search import exhaustive
+from partitioner.solvers.dp.table import applies
+from partitioner.solvers.free.solve import run_free, run_free_cpsat
+from partitioner.solvers.latency.apart import run_apart
+from partitioner.solvers.latency.solve import run_latency
 from partitioner.solvers.lexicographic import solve_second
 from partitioner.solvers.limits import Clock, Limits, Progress
-from partitioner.solvers.milp import highs
+from partitioner.solvers.milp.highs import highs
 from partitioner.solvers.neighbours import neighbours
 from partitioner.solvers.pipeline import begin, run_cpsat, run_dp, run_pipeline
 from partitioner.solvers.session import Session

@@ -10,11 +10,11 @@ import numpy as np
 from partitioner.evaluation import evaluate
 from partitioner.problem import LatencyModel, Objective, Problem, Solution, SolveStats, Status
 from partitioner.solvers.bounds import Prices
-from partitioner.solvers.dp import TooLargeError, run_table
-from partitioner.solvers.ideals import prefix_ideals
+from partitioner.solvers.dp.ideals import prefix_ideals
+from partitioner.solvers.dp.table import TooLargeError, run_table
 from partitioner.solvers.limits import Clock, Limits
-from partitioner.solvers.lines import Lines
-from partitioner.solvers.orders import orders
+from partitioner.solvers.lines.lines import Lines
+from partitioner.solvers.lines.orders import orders
 from partitioner.solvers.reduce import Units, symmetry
 
 __all__ = ["best_of", "incumbent", "scored"]

@@ -7,16 +7,16 @@ from contextlib import suppress
 
 from partitioner.problem import Objective
 from partitioner.solvers.bounds import Prices, load_prices, lower_bound, repriced
-from partitioner.solvers.closing import close_in
-from partitioner.solvers.dp import TooLargeError, applies
+from partitioner.solvers.cpsat.model import Assignment
+from partitioner.solvers.cpsat.scales import ceiling
+from partitioner.solvers.cpsat.search import Keep, search
+from partitioner.solvers.dp.run import run_dp
+from partitioner.solvers.dp.table import TooLargeError, applies
 from partitioner.solvers.heuristics import incumbent, scored
-from partitioner.solvers.ilp import Assignment
-from partitioner.solvers.ilp_search import Keep, search
 from partitioner.solvers.reduce import most_stages
-from partitioner.solvers.reductions import narrowed
-from partitioner.solvers.scales import ceiling
+from partitioner.solvers.reductions.narrow import narrowed
 from partitioner.solvers.session import Session
-from partitioner.solvers.tables import run_dp
+from partitioner.solvers.windows.closing import close_in
 
 __all__ = ["begin", "run_cpsat", "run_dp", "run_pipeline"]
 

@@ -14,16 +14,16 @@ import numpy as np
 from partitioner.errors import ProblemError
 from partitioner.problem import Objective, Problem, Solution
 from partitioner.solvers.bounds import Prices, lower_bound, repriced
-from partitioner.solvers.cuts import Cuts
-from partitioner.solvers.dp import TooLargeError, applies, longest_period
+from partitioner.solvers.dp.cuts import Cuts
+from partitioner.solvers.dp.ideals import all_ideals, membership
+from partitioner.solvers.dp.reach import Reach
+from partitioner.solvers.dp.run import run_cuts_on, run_dp
+from partitioner.solvers.dp.table import TooLargeError, applies, longest_period
 from partitioner.solvers.heuristics import scored
-from partitioner.solvers.ideals import all_ideals, membership
 from partitioner.solvers.limits import RELATIVE, Limits, Progress
 from partitioner.solvers.pipeline import begin, run_cpsat
-from partitioner.solvers.reach import Reach
 from partitioner.solvers.reduce import reduce_ops, repriced_units, symmetry
 from partitioner.solvers.session import Session
-from partitioner.solvers.tables import run_cuts_on, run_dp
 
 __all__ = ["Resolver"]
 

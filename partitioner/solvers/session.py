@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from partitioner.errors import InfeasibleError, NoneFoundError, ProblemError
 from partitioner.problem import Problem, Solution, SolveStats, Status
+from partitioner.solvers.diagnosis.obvious import certain_causes, explain_infeasible
 from partitioner.solvers.heuristics import best_of
 from partitioner.solvers.limits import RELATIVE, Clock, Limits
-from partitioner.solvers.obvious import certain_causes, explain_infeasible
 from partitioner.solvers.reduce import Units, reduce_ops
 
 __all__ = ["Session"]
@@ -42,7 +42,7 @@ class Session:
     InfeasibleError
         If the problem is infeasible at a glance.
     ProblemError
-        If it has groups of `same_option`, which `latency_apart` takes apart first.
+        If it has groups of `same_option`, which `latency.apart` takes apart first.
     """
 
     def __init__(

@@ -15,13 +15,13 @@ from solver_instances import network
 
 from partitioner.problem import Objective, Status
 from partitioner.solvers import solve
-from partitioner.solvers.brute import assignment, chunks
-from partitioner.solvers.brute_scores import Scores
+from partitioner.solvers.brute.scores import Scores
+from partitioner.solvers.brute.search import assignment, chunks
 
 BATCH = 15
 
 
-@pytest.mark.parametrize("first", range(0, 120, BATCH))
+@pytest.mark.parametrize("first", range(0, 90, BATCH))
 def test_drawn_problems_by_every_method(first: int) -> None:
     """A sample of `differential.py`, which counts what is in 100,000 of them."""
     for seed in range(first, first + BATCH):

@@ -10,7 +10,7 @@ from problem_builder import build, uniform
 from partitioner.errors import InfeasibleError
 from partitioner.problem import Problem
 from partitioner.solvers import solve
-from partitioner.solvers.diagnosis import Cause, describe, diagnose
+from partitioner.solvers.diagnosis.diagnose import Cause, describe, diagnose
 
 INF = np.inf
 

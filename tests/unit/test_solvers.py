@@ -8,7 +8,8 @@ from problem_builder import build, uniform
 
 from partitioner.errors import InfeasibleError, ProblemError
 from partitioner.problem import LatencyModel, Objective, Problem, Status, TransferCost
-from partitioner.solvers import SOLVERS, Limits, neighbours, pipeline, solve, tables
+from partitioner.solvers import SOLVERS, Limits, neighbours, pipeline, solve
+from partitioner.solvers.dp import run as tables
 
 METHODS = ("auto", *SOLVERS)
 

@@ -5,13 +5,7 @@ import pytest
 from problem_builder import build
 
 from partitioner.problem import Problem
-from partitioner.solvers import (
-    alternatives,
-    equal_split,
-    proportional_split,
-    replicas,
-    single,
-)
+from partitioner.solvers import alternatives, equal_split, proportional_split, replicas, single
 
 
 def chain(times: list[list[float]], **fields: object) -> Problem:

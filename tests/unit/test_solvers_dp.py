@@ -13,11 +13,11 @@ from partitioner.errors import InfeasibleError
 from partitioner.problem import LatencyModel, Objective, Problem, TransferCost
 from partitioner.solvers import solve
 from partitioner.solvers.bounds import load_prices
-from partitioner.solvers.cuts import Cuts
-from partitioner.solvers.dp import applies, exact_cuts, run_cuts
-from partitioner.solvers.ideals import all_ideals, membership
+from partitioner.solvers.dp.cuts import Cuts
+from partitioner.solvers.dp.ideals import all_ideals, membership
+from partitioner.solvers.dp.reach import Reach
+from partitioner.solvers.dp.table import applies, exact_cuts, run_cuts
 from partitioner.solvers.limits import Clock, Limits
-from partitioner.solvers.reach import Reach
 from partitioner.solvers.reduce import reduce_ops, symmetry
 
 

@@ -13,11 +13,11 @@ from partitioner.errors import InfeasibleError, ProblemError
 from partitioner.evaluation import evaluate
 from partitioner.problem import Objective, Problem, Solution, TransferCost
 from partitioner.solvers.bounds import load_prices
-from partitioner.solvers.free import run_free
-from partitioner.solvers.free_cpsat import canonical
-from partitioner.solvers.free_model import FreeModel, free_model
-from partitioner.solvers.free_packing import Packing
-from partitioner.solvers.free_search import State, anneal, greedy
+from partitioner.solvers.free.cpsat import canonical
+from partitioner.solvers.free.model import FreeModel, free_model
+from partitioner.solvers.free.packing import Packing
+from partitioner.solvers.free.search import State, anneal, greedy
+from partitioner.solvers.free.solve import run_free
 from partitioner.solvers.limits import Limits
 from partitioner.solvers.reduce import reduce_ops
 from partitioner.solvers.session import Session

@@ -14,13 +14,13 @@ from partitioner.evaluation import evaluate
 from partitioner.problem import Problem, Status, TransferCost
 from partitioner.solvers import SOLVERS, Limits, solve
 from partitioner.solvers.bounds import load_prices, lower_bound
-from partitioner.solvers.closing import close_in
 from partitioner.solvers.heuristics import incumbent
-from partitioner.solvers.line import Flows, Line
-from partitioner.solvers.orders import orders
+from partitioner.solvers.lines.line import Flows, Line
+from partitioner.solvers.lines.orders import orders
 from partitioner.solvers.pipeline import begin
 from partitioner.solvers.reduce import reduce_ops
 from partitioner.solvers.session import Session
+from partitioner.solvers.windows.closing import close_in
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import synthetic

@@ -12,8 +12,9 @@ from problem_builder import build, uniform
 from partitioner.errors import InfeasibleError, ProblemError
 from partitioner.evaluation import evaluate
 from partitioner.problem import LatencyModel, Objective, Problem, Status
-from partitioner.solvers import ilp_search, kbest
-from partitioner.solvers.kbest import k_best
+from partitioner.solvers.cpsat import search as ilp_search
+from partitioner.solvers.kbest import kbest
+from partitioner.solvers.kbest.kbest import k_best
 from partitioner.solvers.reduce import symmetry
 from partitioner.solvers.replicate import with_replicas
 

@@ -21,8 +21,8 @@ from partitioner.problem import (
     TransferCost,
 )
 from partitioner.solvers import solve
-from partitioner.solvers.latency import run_latency
-from partitioner.solvers.latency_rules import applies
+from partitioner.solvers.latency.rules import applies
+from partitioner.solvers.latency.solve import run_latency
 from partitioner.solvers.limits import Limits
 from partitioner.solvers.reduce import reduce_ops
 from partitioner.solvers.session import Session

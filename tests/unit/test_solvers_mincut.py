@@ -11,7 +11,7 @@ import pytest
 from partitioner.errors import ProblemError
 from partitioner.evaluation import evaluate
 from partitioner.problem import LatencyModel, Objective, Problem, TransferCost
-from partitioner.solvers.mincut import applies, minimum_cut
+from partitioner.solvers.free.mincut import applies, minimum_cut
 
 
 def table(rng: np.random.Generator, n: int) -> TransferCost:

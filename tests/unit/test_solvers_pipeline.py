@@ -11,7 +11,8 @@ from problem_builder import build, uniform
 
 from partitioner.errors import InfeasibleError
 from partitioner.problem import LatencyModel, Objective, Problem, Solution, Status
-from partitioner.solvers import ilp_search, solve
+from partitioner.solvers import solve
+from partitioner.solvers.cpsat import search as ilp_search
 
 
 def searched(problem: Problem) -> Solution | None:

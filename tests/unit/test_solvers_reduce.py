@@ -14,10 +14,10 @@ from partitioner.evaluation import evaluate
 from partitioner.problem import Objective, Problem, Status, TransferCost
 from partitioner.solvers import solve
 from partitioner.solvers.bounds import load_prices
-from partitioner.solvers.ideals import all_ideals
+from partitioner.solvers.dp.ideals import all_ideals
 from partitioner.solvers.limits import Clock
 from partitioner.solvers.reduce import Units, reduce_ops, repriced_units
-from partitioner.solvers.reductions import REDUCTIONS, Narrowed, Reduction, narrowed
+from partitioner.solvers.reductions.narrow import REDUCTIONS, Narrowed, Reduction, narrowed
 
 OBJECTIVES = tuple(Objective)
 

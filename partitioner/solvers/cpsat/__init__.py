@@ -1,0 +1,1 @@
+"""CP-SAT models of contiguous problems."""

@@ -1,0 +1,1 @@
+"""Problems whose stages may lie anywhere."""

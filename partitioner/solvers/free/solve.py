@@ -1,0 +1,341 @@
+"""Free (non-contiguous) problems: quick starts, packing bounds, CP-SAT, in turn on one session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import numpy as np
+
+from partitioner.errors import InfeasibleError, NoneFoundError, ProblemError
+from partitioner.problem import LatencyModel, Objective, Problem
+from partitioner.solvers.bounds import load_prices, lower_bound
+from partitioner.solvers.free.coarse import coarsened
+from partitioner.solvers.free.cpsat import prove
+from partitioner.solvers.free.mincut import applies as cut_applies
+from partitioner.solvers.free.mincut import minimum_cut
+from partitioner.solvers.free.model import FreeModel, free_model
+from partitioner.solvers.free.packing import Packing
+from partitioner.solvers.free.repartition import repartition
+from partitioner.solvers.free.search import anneal, greedy
+from partitioner.solvers.heuristics import scored
+from partitioner.solvers.limits import RELATIVE, Limits
+from partitioner.solvers.pipeline import run_pipeline
+from partitioner.solvers.reduce import reduce_ops
+from partitioner.solvers.session import Session
+
+__all__ = ["run_free", "run_free_cpsat", "run_mincut"]
+
+# Shares of the time limit.
+_CONTIGUOUS, _WALK, _FIRST, _SURROGATE, _COLUMNS = 0.1, 0.06, 0.25, 0.22, 0.22
+# Shares of what is left then, one after the other.
+_AGAIN, _DIVIDE = 0.2, 0.15
+# Share of the search in coarser problems; how dear a tensor is that is never cut in them, and how
+# long a unit may get, as parts of the period.
+_COARSE = 0.12
+_DEAR, _GROWN = (0.15, 0.05), 0.4
+_LIGHTER = 0.03
+# Part of the gap that columns try to refute at once.
+_PART = 0.1
+# A bound this near to the objective proves it; the programs' tolerances need what is left.
+_NEAR = 0.98 * RELATIVE
+_BITS, _MORE_BITS, _MOST_BITS = 30, 6, 42
+_STEPS = 80_000
+# Units that CP-SAT is as quick with as any search for a better start.
+_FEW = 12
+# Seconds a unit that the first walk takes at most, for CP-SAT needs no better start when small.
+_WALK_UNIT_S = 0.02
+
+
+def run_mincut(session: Session) -> None:
+    """Serial latency over two options: proven at once."""
+    with session.interruptible():
+        cut = minimum_cut(session.problem)
+        if cut.bound_s == float("inf"):
+            session.prove_infeasible()
+            return
+        session.prove(cut.bound_s)
+        if cut.assignment is not None:
+            session.offer(scored(session.problem, *cut.assignment, "mincut"))
+
+
+def run_free(session: Session) -> None:
+    """Solve a free problem as far as time allows.
+
+    Raises
+    ------
+    ProblemError
+        If the problem is contiguous.
+    """
+    if cut_applies(session.problem):
+        run_mincut(session)
+        if not session.open:
+            return
+    model = _modelled(session)
+    if model is not None:
+        with session.interruptible():
+            _run(session, model)
+
+
+def run_free_cpsat(session: Session) -> None:
+    """Quick starts and CP-SAT alone.
+
+    Raises
+    ------
+    ProblemError
+        If the problem is contiguous.
+    """
+    model = _modelled(session)
+    if model is not None:
+        with session.interruptible():
+            _bound(session)
+            _start(session, model)
+            _cpsat(session, model, session.clock.left_s)
+
+
+def _modelled(session: Session) -> FreeModel | None:
+    if session.problem.contiguous:
+        raise ProblemError("this problem is contiguous; free methods would ignore its order")
+    model = free_model(session.problem, session.units)
+    if model.n_slots and all(model.slots_of):
+        return model
+    session.prove_infeasible()
+    return None
+
+
+def _run(session: Session, model: FreeModel) -> None:
+    _bound(session)
+    _start(session, model)
+    limit, many = session.limits.time_limit_s, len(model.slots_of) > _FEW
+    # From the contiguous optimum CP-SAT gets further than from what a walk has made of it.
+    if session.open and many and session.best is not None:
+        _cpsat(session, model, _FIRST * limit)
+    if session.open and many:
+        _walk(session, model)
+        _coarse(session, _COARSE * limit)
+    if session.open and (not many or session.best is None):
+        _cpsat(session, model, _FIRST * limit)
+    if session.open and session.problem.objective is Objective.PERIOD and session.best is not None:
+        _pack(session, model)
+    if session.open and session.best is not None:
+        _improve(session, model)
+    if session.open:
+        _cpsat(session, model, session.clock.left_s)
+
+
+def _bound(session: Session) -> None:
+    """The bounds that hold whatever lies where."""
+    problem = session.problem
+    if problem.objective in (Objective.PERIOD, Objective.LATENCY):
+        serial = replace(problem, latency_model=LatencyModel.SERIAL)
+        prices = load_prices(problem, session.units)
+        session.prove(lower_bound(serial, session.units, prices))
+
+
+def _start(session: Session, model: FreeModel) -> None:
+    """The hint, each slot alone, units dealt out by size, the contiguous optimum."""
+    problem, limits = session.problem, session.limits
+    if limits.hint is not None:
+        hint = limits.hint
+        session.offer(scored(problem, hint.stage_of, hint.placements, "hint"))
+    for slots in _quick(model):
+        session.offer(scored(problem, *model.assignment(slots), "greedy"))
+    if session.open and len(model.slots_of) > _FEW:
+        _contiguous(session)
+
+
+def _walk(session: Session, model: FreeModel) -> None:
+    """A short walk from the best, or from each quick start until one has led somewhere."""
+    problem, limits = session.problem, session.limits
+    starts = list(_quick(model))
+    if session.best is not None:
+        known = model.slots((session.best.stage_of, session.best.placements))
+        starts = starts if known is None else [known]
+    time_s = min(_WALK * limits.time_limit_s, _WALK_UNIT_S * len(model.slots_of))
+    end = session.clock.left_s - time_s
+
+    def goes_on() -> bool:
+        return session.open and session.clock.left_s > end
+
+    for slots in starts:
+        for _, better in anneal(model, slots, limits.seed, goes_on, _STEPS, session.bound):
+            session.offer(scored(problem, *model.assignment(better), "annealing"))
+        end -= time_s
+        if session.best is not None:
+            return
+
+
+def _coarse(session: Session, time_s: float) -> None:
+    """Search with the ends of dear tensors kept together, the dearest alone first."""
+    problem, limits, clock = session.problem, session.limits, session.clock
+    if problem.objective is not Objective.PERIOD or session.best is None:
+        return
+    sizes = {len(session.units)}
+    for dear in _DEAR:
+        smaller = coarsened(problem, session.units, session.objective, dear, _GROWN)
+        units = reduce_ops(smaller)
+        if len(units) in sizes:
+            continue
+        sizes.add(len(units))
+        model = free_model(smaller, units)
+        start = model.slots((session.best.stage_of, session.best.placements))
+        if not all(model.slots_of) or start is None:
+            continue
+        end = clock.left_s - time_s / len(_DEAR)
+        walk_end = clock.left_s - time_s / len(_DEAR) / 2
+
+        def goes_on(end: float = walk_end) -> bool:
+            return session.open and clock.left_s > end
+
+        for _, slots in anneal(model, start, limits.seed, goes_on, _STEPS, session.bound):
+            session.offer(scored(problem, *model.assignment(slots), "coarse"))
+        if session.open:
+            # A bound of the coarser problem is none of this one.
+            _cpsat(session, model, clock.left_s - end, bounds=False)
+
+
+def _quick(model: FreeModel) -> Iterator[list[int]]:
+    n = len(model.slots_of)
+    for group in model.classes:
+        if all(group[0] in slots for slots in model.slots_of):
+            yield [group[0]] * n
+    times = np.where(np.isfinite(model.units.time_s), model.units.time_s, 0.0).max(axis=1)
+    by_size = greedy(model, np.argsort(-times, kind="stable").tolist())
+    if by_size is not None:
+        yield by_size
+
+
+def _contiguous(session: Session) -> None:
+    """Solve with an order of stages, which is often quick, for a start."""
+    problem = session.problem
+    ordered = replace(problem, contiguous=True, latency_model=LatencyModel.SERIAL, second=None)
+    limits = Limits(
+        time_limit_s=min(_CONTIGUOUS * session.limits.time_limit_s, session.clock.left_s),
+        workers=session.limits.workers,
+        seed=session.limits.seed,
+    )
+    with suppress(InfeasibleError, NoneFoundError):
+        inner = Session(ordered, limits, "contiguous")
+        run_pipeline(inner)
+        found = inner.result()
+        session.offer(scored(problem, found.stage_of, found.placements, "contiguous"))
+
+
+def _known(session: Session, model: FreeModel) -> list[int] | None:
+    if session.best is None:
+        return None
+    return model.slots((session.best.stage_of, session.best.placements))
+
+
+def _cpsat(session: Session, model: FreeModel, time_s: float, *, bounds: bool = True) -> None:
+    """CP-SAT, anew with finer integers when a finished search leaves rounding open."""
+    problem, limits = session.problem, session.limits
+    end = session.clock.left_s - time_s
+    bits = _BITS
+
+    def found(slots: list[int], bound: float) -> None:
+        if bounds:
+            session.prove(min(bound, session.objective) * (1 - 1e-9))
+        session.offer(scored(problem, *model.assignment(slots), "cpsat"))
+
+    while session.open and session.clock.left_s > end and bits <= _MOST_BITS:
+        ceiling = session.objective if session.best is not None else _ceiling(problem, model)
+        outcome = prove(
+            model,
+            ceiling=ceiling,
+            floor=session.bound,
+            start=_known(session, model),
+            bits=bits,
+            time_s=session.clock.left_s - max(end, 0.0),
+            workers=limits.workers,
+            seed=limits.seed,
+            found=found,
+        )
+        if not bounds:
+            return
+        if outcome.bound == float("inf"):
+            if session.best is None:
+                session.prove_infeasible()
+            return
+        session.prove(outcome.bound)
+        if not outcome.finished:
+            return
+        if not session.objective < ceiling / 2:
+            bits += _MORE_BITS
+
+
+def _ceiling(problem: Problem, model: FreeModel) -> float:
+    """An objective that every assignment meets."""
+    total = sum(max((a for t in terms for _, a in t), default=0.0) for terms in model.unit_terms)
+    total += sum(a for terms in model.slot_terms for _, a in terms)
+    ends = model.n_slots + 1
+    for cost in (problem.send, problem.recv, problem.link):
+        each = cost.base_s.max() + problem.amount * cost.per_unit_s.max()
+        total += float(each.sum()) * ends
+    total += float(problem.constant_bytes.sum() + problem.live_bytes.sum()) * ends
+    total += problem.queue_slots * float(problem.tensor_bytes.sum()) * ends
+    return (total + problem.n_tensors * ends) * float(problem.replicas.max())
+
+
+def _pack(session: Session, model: FreeModel) -> None:
+    """Raise the bound by packing: first by one set a class, then by columns where that is quick."""
+    limit, clock = session.limits.time_limit_s, session.clock
+    packing = Packing(model, session.objective, lambda: clock.left_s if session.open else 0.0)
+    prices = load_prices(session.problem, session.units)
+    if not prices or session.objective <= 0:
+        return
+    work = max(prices, key=lambda price: price.bound_s).work
+    before, easy = clock.left_s, session.bound
+    bound, units = packing.surrogate(work, _SURROGATE * limit)
+    session.prove(bound)
+    quick = before - clock.left_s < _SURROGATE * limit / 2
+    if not quick and units is not None and bound > (1 + _LIGHTER) * easy:
+        # Less weight on the set that set the bound, such as an end of the graph with few
+        # transfers, asks more of the others.
+        bound, _ = packing.surrogate(work * (1 - _LIGHTER * units), _SURROGATE * limit)
+        session.prove(bound)
+    known = _known(session, model)
+    if known is not None:
+        packing.know(known)
+    end = max(0.0, clock.left_s - _COLUMNS * limit)
+    low, high = session.bound, session.objective * (1 - _NEAR)
+    # Columns that are slow to price come to nothing in time.
+    if not quick:
+        return
+    target = high
+    while session.open and clock.left_s > end:
+        refuted = packing.refutes(target, work, clock.left_s - end)
+        if refuted:
+            session.prove(target)
+            low = target
+        else:
+            high = target
+        target = low + _PART * (high - low)
+
+
+def _improve(session: Session, model: FreeModel) -> None:
+    """Walk, then divide the units of a few slots anew."""
+    limits, clock = session.limits, session.clock
+    for share in (_AGAIN, _DIVIDE):
+        end = clock.left_s * (1 - share)
+        start = _known(session, model)
+        if start is None:
+            return
+
+        def left_s(end: float = end) -> float:
+            return clock.left_s - end if session.open else 0.0
+
+        if share == _AGAIN:
+            found = anneal(
+                model,
+                start,
+                limits.seed + 1,
+                lambda left_s=left_s: left_s() > 0,  # type: ignore[misc]
+                _STEPS,
+                session.bound,
+            )
+        else:
+            found = repartition(model, start, limits.seed, limits.workers, left_s)
+        for _, slots in found:
+            session.offer(scored(session.problem, *model.assignment(slots), "improved"))

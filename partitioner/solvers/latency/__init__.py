@@ -1,0 +1,1 @@
+"""Least latency in the model 'atomic'."""

@@ -1,0 +1,1 @@
+"""Cuts along topological orders, at any size."""

@@ -1,0 +1,1 @@
+"""The problem as a mixed-integer linear program, solved by HiGHS."""

@@ -1,0 +1,1 @@
+"""Exact reductions and their inverses."""
