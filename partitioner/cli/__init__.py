@@ -13,6 +13,7 @@ from partitioner.cli.solve import add_solve_arguments, solve_command
 from partitioner.errors import InputError, PartitionerError
 from partitioner.files import require_writable, write_json
 from partitioner.machine import Machine, host_info
+from partitioner.problem import Objective
 
 __all__ = ["main", "show_progress"]
 
@@ -170,6 +171,10 @@ def _partition(arguments: argparse.Namespace) -> Any:
             max_stages=arguments.max_stages,
             memory_budgets=dict(_pair(text, "--memory", int) for text in arguments.memory),
             pins=dict(_pair(text, "--pin", str) for text in arguments.pin),
+            colocate=tuple(tuple(text.split(",")) for text in arguments.together),
+            second=arguments.second,
+            period_cap_s=arguments.period_cap,
+            latency_cap_s=arguments.latency_cap,
             profile="estimate" if arguments.estimate else arguments.profile,
             profile_seconds=arguments.profile_seconds,
             allow_foreign_profile=arguments.allow_foreign_profile,
@@ -352,6 +357,22 @@ def _add_planning(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-stages", type=_count, metavar="N")
     parser.add_argument("--memory", metavar="POOL=BYTES", action="append", default=[])
     parser.add_argument("--pin", metavar="OP=DEVICE", action="append", default=[])
+    parser.add_argument(
+        "--together", metavar="OP,OP", action="append", default=[], help="ops that share a stage"
+    )
+    for name in ("period", "latency"):
+        parser.add_argument(
+            f"--{name}-cap",
+            type=_seconds,
+            default=float("inf"),
+            metavar="S",
+            help=f"largest {name}, by the prediction",
+        )
+    parser.add_argument(
+        "--second",
+        choices=tuple(each.value for each in Objective),
+        help="least of this among the best by the objective",
+    )
     parser.add_argument(
         "--time-limit", type=_seconds, default=10.0, metavar="S", help="of the solver"
     )

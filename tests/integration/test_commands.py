@@ -139,6 +139,39 @@ def test_an_estimated_plan_measures_nothing_and_says_so(
 
 
 @pytest.mark.usefixtures("nothing_measured")
+def test_a_plan_within_caps_and_groups(
+    network_file: Path,
+    profile_file: Path,
+    pair: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    profile = shutil.copy(profile_file, tmp_path / "profile.json")
+    path = tmp_path / "plan.json"
+    argv = ["plan", str(network_file), "--devices", *pair, "--profile", str(profile)]
+    argv += ["-o", str(path)]
+    assert main([*argv, "--strategy", "pipeline"]) == 0
+    plan = Plan.load(path)
+    assert plan.predicted is not None
+    before, after = plan.stages[0].ops[-1], plan.stages[1].ops[0]
+    # The two ops at the cut must share a stage now.
+    assert main([*argv, "--strategy", "pipeline", "--together", f"{before},{after}"]) == 0
+    moved = Plan.load(path)
+    assert moved.predicted is not None
+    assert any({before, after} <= set(stage.ops) for stage in moved.stages)
+    assert moved.predicted.period_s >= plan.predicted.period_s
+    # No pipeline is as quick for one item as the model on one device, nor this one's period halved.
+    cap = min(each.latency_s for each in plan.alternatives if each.name.startswith("single"))
+    assert main([*argv, "--latency-cap", str(cap), "--second", "devices"]) == 0
+    uncut = Plan.load(path)
+    assert uncut.predicted is not None
+    assert uncut.predicted.latency_s <= cap * (1 + 1e-9)
+    capsys.readouterr()
+    assert main([*argv, "--period-cap", str(plan.predicted.bound_s / 4)]) == 1
+    assert "no assignment" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("nothing_measured")
 def test_run_with_everything(
     network_file: Path,
     profile_file: Path,
