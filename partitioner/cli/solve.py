@@ -136,7 +136,10 @@ def _why(problem: Problem, error: InfeasibleError) -> str:
     from partitioner.solvers.diagnosis.diagnose import describe, diagnose
 
     print("infeasible; looking for what would lift it", file=sys.stderr, flush=True)
-    return describe(diagnose(problem)) or str(error)
+    try:
+        return describe(diagnose(problem)) or str(error)
+    except KeyboardInterrupt:  # what is known without a search is worth saying
+        return str(error)
 
 
 def _write(arguments: argparse.Namespace, data: dict[str, Any]) -> None:

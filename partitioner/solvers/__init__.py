@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from partitioner.errors import ProblemError
+from partitioner.errors import NoneFoundError, ProblemError
 from partitioner.problem import LatencyModel, Objective, Problem, Solution
 from partitioner.solvers.baselines import (
     alternatives,
@@ -54,9 +54,10 @@ def _dp(problem: Problem, limits: Limits) -> Solution:
             "cap on the latency where a third thing is minimized; use method 'cpsat' or 'auto'"
         )
     session = Session(problem, limits, "dp")
-    prices = begin(session)
-    if session.open:
-        run_dp(session, prices)
+    with session.interruptible():
+        prices = begin(session)
+        if session.open:
+            run_dp(session, prices)
     return session.result()
 
 
@@ -66,9 +67,10 @@ def _cpsat(problem: Problem, limits: Limits) -> Solution:
     if not problem.contiguous:
         run_free_cpsat(session)
         return session.result()
-    begin(session)
-    if session.open:
-        run_cpsat(session)
+    with session.interruptible():
+        begin(session)
+        if session.open:
+            run_cpsat(session)
     return session.result()
 
 
@@ -78,12 +80,13 @@ def _auto(problem: Problem, limits: Limits) -> Solution:
         return run_apart(problem, limits)
     session = Session(problem, limits, "auto")
     overlapped = problem.latency_model is LatencyModel.ATOMIC
-    if not problem.contiguous:
-        run_free(session)
-    elif problem.objective is Objective.LATENCY and overlapped:
-        run_latency(session)
-    else:
-        run_pipeline(session)
+    with session.interruptible():
+        if not problem.contiguous:
+            run_free(session)
+        elif problem.objective is Objective.LATENCY and overlapped:
+            run_latency(session)
+        else:
+            run_pipeline(session)
     return session.result()
 
 
@@ -150,6 +153,8 @@ def solve(
     first = run(replace(problem, second=None), limits)
 
     def solve_one(capped: Problem, best: Solution) -> Solution:
+        if limits.interrupted.is_set():
+            raise NoneFoundError("interrupted")
         # The progress that was asked for is the first objective's.
         rest = replace(limits, time_limit_s=clock.left_s, hint=best, progress=None)
         return run(capped, rest)

@@ -54,8 +54,8 @@ def solve_second(problem: Problem, first: Solution, solve_one: SolveOne) -> Solu
         return replace(first, stats=stats)
     try:
         found = solve_one(_capped(problem, second, first), first)
-    except NoneFoundError:
-        # A method without use of the known one ran out of time.
+    except (NoneFoundError, KeyboardInterrupt):
+        # A method without use of the known one ran out of time, or was not left to end.
         found = replace(first, stats=replace(first.stats, bound=0.0, wall_s=0.0))
     stats = replace(
         first.stats,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -42,6 +43,9 @@ class Limits:
         Downsets that dynamic programming may enumerate before it gives way.
     max_pairs : int
         Pairs of downsets that it may price, about ten million a second, before it gives way.
+    interrupted : threading.Event
+        Set by Ctrl-C. Limits made by `dataclasses.replace` share it, so that it ends a solve
+        with everything that is solved on the way.
     """
 
     time_limit_s: float = 10.0
@@ -51,6 +55,7 @@ class Limits:
     seed: int = 0
     max_ideals: int = 60_000
     max_pairs: int = 30_000_000
+    interrupted: threading.Event = field(default_factory=threading.Event)
 
 
 class Clock:

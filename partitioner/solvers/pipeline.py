@@ -108,6 +108,8 @@ def run_cpsat(
             )
             if found.assignment is not None:
                 session.offer(scored(problem, *found.assignment, "cpsat"))
+            if found.interrupted:
+                raise KeyboardInterrupt
             if found.bound == float("inf"):
                 session.prove_infeasible()
                 return

@@ -60,7 +60,6 @@ class Session:
         self.bound = 0.0
         self._method = method
         self._infeasible = False
-        self._interrupted = False
         if certain_causes(problem, self.units):
             raise InfeasibleError(explain_infeasible(problem, self.units))
 
@@ -81,7 +80,7 @@ class Session:
     @property
     def open(self) -> bool:
         """Whether there is something left to prove and time to do it."""
-        done = self.proven or self._infeasible or self._interrupted
+        done = self.proven or self._infeasible or self.limits.interrupted.is_set()
         return not done and self.clock.left_s > 0
 
     def offer(self, candidate: Solution | None) -> None:
@@ -107,7 +106,7 @@ class Session:
         try:
             yield
         except KeyboardInterrupt:
-            self._interrupted = True
+            self.limits.interrupted.set()
             if self.best is None:
                 raise
 

@@ -12,7 +12,7 @@ from partitioner.errors import ProblemError
 from partitioner.evaluation import evaluate
 from partitioner.problem import Evaluation, Problem
 from partitioner.solvers.cpsat.model import Assignment, Model, terms
-from partitioner.solvers.cpsat.sound import sound_solver
+from partitioner.solvers.cpsat.sound import run_sound, sound_solver
 from partitioner.solvers.limits import RELATIVE, Clock, Limits
 from partitioner.solvers.reduce import Units
 
@@ -41,6 +41,8 @@ class Found:
         Whether the search ended by itself: what gap remains is the rounding's.
     refused : tuple of assignments
         Found within the rounded limits, but not feasible by `evaluation`.
+    interrupted : bool
+        Whether Ctrl-C ended it.
     """
 
     assignment: Assignment | None
@@ -48,6 +50,7 @@ class Found:
     bound: float
     finished: bool
     refused: tuple[Assignment, ...] = ()
+    interrupted: bool = False
 
 
 class _Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # ortools is untyped
@@ -129,7 +132,11 @@ def _run(model: Model, watch: _Watch, floor: float, *, careful: bool) -> Found:
     solver = sound_solver(watch.limits, watch.clock.left_s)
     solver.parameters.cp_model_presolve = not careful
     solver.parameters.relative_gap_limit = RELATIVE / 4
-    status = solver.solve(model.cp, watch)
+    try:
+        status = run_sound(solver, model.cp, watch)
+    except KeyboardInterrupt:
+        assignment, evaluation = watch.best or (None, None)
+        return Found(assignment, evaluation, floor, finished=False, interrupted=True)
     if status == cp_model.INFEASIBLE:
         return Found(None, None, float("inf"), True)
     if status == cp_model.MODEL_INVALID:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from ortools.sat.python import cp_model
 
 from partitioner.solvers.limits import Limits
 
-__all__ = ["sound_solver"]
+__all__ = ["run_sound", "sound_solver"]
+
+_STOP_S = 0.1
 
 
 def sound_solver(limits: Limits, seconds: float) -> Any:
@@ -24,9 +27,33 @@ def sound_solver(limits: Limits, seconds: float) -> Any:
     solver.parameters.max_time_in_seconds = seconds
     solver.parameters.num_workers = limits.workers
     solver.parameters.random_seed = limits.seed
+    # Its handler of Ctrl-C would hide the signal from us and take Python's away for good.
+    solver.parameters.catch_sigint_signal = False
     solver.parameters.cp_model_probing_level = 0
     solver.parameters.presolve_inclusion_work_limit = 0
     if limits.workers == 1:
         # Several workers differ in this by themselves; without it, one alone can get stuck.
         solver.parameters.linearization_level = 2
     return solver
+
+
+def run_sound(solver: Any, model: cp_model.CpModel, watch: Any = None) -> Any:
+    """Solve, `watch` being told of every solution; the status.
+
+    It runs in a thread of its own: a thread inside CP-SAT sees no signal until the end.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        After Ctrl-C, once the search has stopped.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(solver.solve, model, watch)
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            # Told again and again, for it forgets what it is told before it has begun.
+            while not running.done():
+                solver.stop_search()
+                wait([running], _STOP_S)
+            raise

@@ -15,7 +15,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from partitioner.solvers.cpsat.linear import Linear
-from partitioner.solvers.cpsat.sound import sound_solver
+from partitioner.solvers.cpsat.sound import run_sound, sound_solver
 from partitioner.solvers.free.model import Edge, FreeModel, Terms
 from partitioner.solvers.limits import Limits
 
@@ -355,7 +355,7 @@ def prove(
         rows.hint(canonical(model, start))
     solver = sound_solver(Limits(workers=workers, seed=seed), max(0.05, time_s))
     solver.parameters.symmetry_level = 1
-    status = solver.solve(rows.cp, _Watch(rows, quantum, found))
+    status = run_sound(solver, rows.cp, _Watch(rows, quantum, found))
     if status == cp_model.INFEASIBLE:
         return Outcome(float("inf"), finished=True)
     if status == cp_model.UNKNOWN:

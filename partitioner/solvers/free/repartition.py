@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ortools.sat.python import cp_model
 
-from partitioner.solvers.cpsat.sound import sound_solver
+from partitioner.solvers.cpsat.sound import run_sound, sound_solver
 from partitioner.solvers.free.cpsat import FreeRows
 from partitioner.solvers.free.model import FreeModel
 from partitioner.solvers.free.search import State
@@ -107,7 +107,7 @@ def _divide(
     """The best division that CP-SAT finds, and whether it is proven the best."""
     part = rows.narrowed(state.slot_of, chosen)
     solver = sound_solver(Limits(workers=workers, seed=seed), max(0.05, time_s))
-    status = solver.solve(part)
+    status = run_sound(solver, part)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None, status == cp_model.INFEASIBLE
     return rows.read(lambda var: var if isinstance(var, int) else solver.value(var)), (

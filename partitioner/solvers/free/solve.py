@@ -20,7 +20,7 @@ from partitioner.solvers.free.packing import Packing
 from partitioner.solvers.free.repartition import repartition
 from partitioner.solvers.free.search import anneal, greedy
 from partitioner.solvers.heuristics import scored
-from partitioner.solvers.limits import RELATIVE, Limits
+from partitioner.solvers.limits import RELATIVE
 from partitioner.solvers.pipeline import run_pipeline
 from partitioner.solvers.reduce import reduce_ops
 from partitioner.solvers.session import Session
@@ -210,11 +210,8 @@ def _contiguous(session: Session) -> None:
     """Solve with an order of stages, which is often quick, for a start."""
     problem = session.problem
     ordered = replace(problem, contiguous=True, latency_model=LatencyModel.SERIAL, second=None)
-    limits = Limits(
-        time_limit_s=min(_CONTIGUOUS * session.limits.time_limit_s, session.clock.left_s),
-        workers=session.limits.workers,
-        seed=session.limits.seed,
-    )
+    time_s = min(_CONTIGUOUS * session.limits.time_limit_s, session.clock.left_s)
+    limits = replace(session.limits, time_limit_s=time_s, hint=None, progress=None)
     with suppress(InfeasibleError, NoneFoundError):
         inner = Session(ordered, limits, "contiguous")
         run_pipeline(inner)

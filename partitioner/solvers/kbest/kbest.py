@@ -84,17 +84,21 @@ def k_best(
         )
     clock = Clock(time_limit_s)
     session = Session(problem, Limits(time_limit_s=time_limit_s * _FIRST), "k best")
-    run_pipeline(session)
+    with session.interruptible():
+        run_pipeline(session)
     first = session.result()
     ranking = Ranking(problem, k, within, replicated)
     ranking.add((first.stage_of, first.placements), first.evaluation)
     ranking.covered = session.bound
     units = reduce_ops(problem)
-    if applies(problem):
-        with suppress(TooLargeError):
-            _by_table(problem, units, ranking, clock)
-    if not ranking.complete:
-        _by_search(problem, units, ranking, clock)
+    with session.interruptible():
+        if session.limits.interrupted.is_set():
+            return ranking.best(clock.spent_s)
+        if applies(problem):
+            with suppress(TooLargeError):
+                _by_table(problem, units, ranking, clock)
+        if not ranking.complete:
+            _by_search(problem, units, ranking, clock)
     return ranking.best(clock.spent_s)
 
 

@@ -57,7 +57,8 @@ def highs(problem: Problem, limits: Limits) -> Solution:
     for option in range(problem.n_options):
         session.offer(scored(problem, (0,) * problem.n_ops, ((option,),), "highs"))
     if session.open:
-        run_milp(session)
+        with session.interruptible():
+            run_milp(session)
     return session.result()
 
 

@@ -1,0 +1,78 @@
+"""Ctrl-C: the best so far, at once, whichever method runs, and Python's own handling kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from problem_builder import build, uniform
+
+from partitioner.problem import Objective, Problem, Status
+from partitioner.solvers import solve
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends a signal")
+
+LIMIT_S = 60.0
+
+
+def hard(seed: int = 0) -> Problem:
+    """Ops whose best assignment takes more than a second to prove."""
+    rng = np.random.default_rng(seed)
+    n = 60
+    tensors = [
+        (op, tuple(sorted({*rng.integers(op + 1, n, 2).tolist()})), float(rng.uniform(1, 9)), False)
+        for op in range(n - 1)
+    ]
+    times = rng.uniform(10, 99, (n, 1)) * rng.uniform(0.8, 1.2, (n, 4))
+    return build(times, tensors, recv=uniform(4, 0.1, 1.0))
+
+
+def seconds_to_stop(run: Callable[[threading.Event], object]) -> float:
+    """Seconds from a signal, sent half a second after the run sets its event, to its return."""
+    ready = threading.Event()
+    sent: list[float] = []
+
+    def send() -> None:
+        ready.wait()
+        time.sleep(0.5)
+        sent.append(time.perf_counter())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        run(ready)
+    finally:
+        ready.set()
+        thread.join()
+    return time.perf_counter() - sent[0]
+
+
+@pytest.mark.parametrize(("free", "method"), [(False, "cpsat"), (True, "cpsat"), (True, "auto")])
+def test_the_best_so_far(free: bool, method: str) -> None:
+    problem = replace(hard(), contiguous=not free, second=Objective.COPIES)
+    found = []
+
+    def run(ready: threading.Event) -> None:
+        found.append(
+            solve(
+                problem,
+                method=method,
+                time_limit_s=LIMIT_S,
+                progress=lambda *_: ready.set(),
+                workers=2,
+            )
+        )
+
+    assert seconds_to_stop(run) < 10
+    assert found[0].evaluation.feasible
+    assert found[0].stats.status is Status.FEASIBLE
+    assert found[0].stats.second == found[0].evaluation.copies
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
