@@ -9,6 +9,7 @@ from dataclasses import replace
 import networkx as nx
 import numpy as np
 import pytest
+from problem_builder import build, uniform
 
 from partitioner.errors import InfeasibleError, ProblemError
 from partitioner.evaluation import evaluate
@@ -197,8 +198,8 @@ def test_no_time_gives_an_assignment_and_a_bound_below_the_optimum() -> None:
 
 
 def test_a_hint_is_never_made_worse() -> None:
-    problem = layered(10, 4, seed=3)
-    hint = solved(problem, time_limit_s=2.0)
+    problem = layered(8, 3, seed=3)
+    hint = solved(problem, time_limit_s=0.5)
     again = solved(problem, time_limit_s=0.0, hint=hint)
     assert again.stats.objective <= hint.stats.objective
 
@@ -219,6 +220,49 @@ def test_times_far_apart() -> None:
     mixed = replace(problem, time_s=slow * np.array([1e-9] * (slow.shape[1] - 1) + [1]), send=tiny)
     best = least(mixed)
     assert solved(mixed).stats.objective == pytest.approx(best, rel=1e-6)
+
+
+def bundled(tensors: int) -> Problem:
+    """Four ops in a row, each best on a device of its own; the first hands tensors to the last."""
+    wires = [(0, (3,), 1.0, False)] * tensors + [(op, (op + 1,), 1.0, False) for op in range(3)]
+    cost = uniform(4, 0.0, 0.1)
+    times = 4.0 - 3.0 * np.eye(4)
+    times[[0, 3]] *= 10.0
+    return build(
+        times,
+        [*wires, (3, (), 1.0, True)],
+        objective=Objective.LATENCY,
+        send=cost,
+        recv=cost,
+        send_once=True,
+        constant_bytes=np.ones(4),
+        constant_ops=tuple((op,) for op in range(4)),
+        pool_of=np.arange(4),
+        pool_bytes=np.full(4, 2.5),
+    )
+
+
+@pytest.mark.parametrize("tensors", [3, 200])
+def test_any_number_of_tensors_may_be_open(tensors: int) -> None:
+    problem = bundled(tensors)
+    best = solve(problem, method="brute").stats.objective
+    solution = solved(problem)
+    assert solution.stats.status is Status.OPTIMAL
+    assert solution.stats.objective == pytest.approx(best, rel=1e-9)
+    assert best * (1 - 1e-6) <= solution.stats.bound <= best * (1 + 1e-9)
+
+
+def test_all_downsets_are_searched_where_a_few_gave_no_assignment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # No option alone has the memory for all, so that nothing is known before.
+    monkeypatch.setattr("partitioner.solvers.latency.solve._quick", lambda *_, **__: None)
+    problem = bundled(2)
+    solution = solved(problem)
+    best = solve(problem, method="brute").stats.objective
+    assert solution.stats.objective == pytest.approx(best, rel=1e-9)
+    with pytest.raises(InfeasibleError):
+        solved(replace(problem, pool_bytes=np.full(4, 0.5)))
 
 
 def test_transfers_that_depend_on_both_ends_are_left_to_others() -> None:

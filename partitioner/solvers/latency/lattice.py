@@ -44,7 +44,7 @@ class Moves:
     targets: Ints
     busy_s: Floats
     taken: Bools
-    place: npt.NDArray[np.int8]
+    place: Ints
     fresh: Bools
 
 
@@ -110,7 +110,8 @@ class Lattice:
     def _add_wires(self) -> None:
         wires = self.rules.wires
         n, count = len(self), len(wires)
-        self._read: npt.NDArray[np.uint16] = np.zeros((count, n), dtype=np.uint16)
+        most = max((len(wire.readers) for wire in wires), default=0)
+        self._read: Ints = np.zeros((count, n), dtype=np.min_scalar_type(most))
         is_open = np.zeros((count, n), dtype=np.bool_)
         for w, wire in enumerate(wires):
             for reader in wire.readers:
@@ -120,7 +121,9 @@ class Lattice:
         self._open_count: Ints = is_open.sum(axis=0)
         self.n_slots = max(1, int(self._open_count.max(initial=0)))
         self.slots: Ints = np.full((n, self.n_slots), count, dtype=np.int64)
-        self._place: npt.NDArray[np.int8] = np.full((count, n), -1, dtype=np.int8)
+        # As narrow as all numbers of open wires allow: this is the largest array for many downsets.
+        narrow = np.min_scalar_type(-self.n_slots - 1)
+        self._place: Ints = np.full((count, n), -1, dtype=narrow)
         rank = np.cumsum(is_open, axis=0) - 1
         wire_of, downset = np.nonzero(is_open)
         self.slots[downset, rank[wire_of, downset]] = wire_of

@@ -142,7 +142,7 @@ def _close_in(
         return
     root = float(tail.joint_s[0, 0])
     if exact:
-        _conclude(session, root, root)
+        _conclude(session, root, _ceiling(session))
     width = _WIDTH if exact else _FEW
     raises = [*_RAISES, math.inf]
     while raises and clock.left_s > 0 and not (exact and not session.open):
@@ -175,7 +175,7 @@ def _conclude(session: Session, bound: float, ceiling: float) -> None:
     elif session.best is None:
         session.prove_infeasible()
     else:
-        session.prove(ceiling)
+        session.prove(ceiling * _SAFE)
 
 
 def _offer(session: Session, core: Core, lattice: Lattice, rules: Rules, found: Search) -> None:
