@@ -26,6 +26,7 @@ from scipy.sparse import block_diag, coo_matrix, csr_matrix, hstack
 
 from partitioner.problem import Floats
 from partitioner.solvers.free.model import Edge, FreeModel
+from partitioner.solvers.quiet import quiet
 
 __all__ = ["Packing"]
 
@@ -156,13 +157,14 @@ class Packing:
         for start in np.cumsum([0, *sizes[:-1]]):
             integral[start : start + n] = 1
         upper = np.append(np.concatenate([each.upper for each in self._classes]), np.inf)
-        result: Any = milp(
-            np.append(np.zeros(columns), 1.0),
-            constraints=limits,
-            integrality=integral,
-            bounds=Bounds(0.0, upper),
-            options={"time_limit": max(0.1, min(time_s, self._left_s())), "mip_rel_gap": 1e-6},
-        )
+        with quiet:
+            result: Any = milp(
+                np.append(np.zeros(columns), 1.0),
+                constraints=limits,
+                integrality=integral,
+                bounds=Bounds(0.0, upper),
+                options={"time_limit": max(0.1, min(time_s, self._left_s())), "mip_rel_gap": 1e-6},
+            )
         bound = getattr(result, "mip_dual_bound", None)
         if bound is None or not np.isfinite(bound):
             return 0.0, None
@@ -219,18 +221,19 @@ class Packing:
         cost[:n] = -y
         integral = np.zeros(len(cost))
         integral[:n] = 1
-        result: Any = milp(
-            cost,
-            constraints=[
-                LinearConstraint(each.rows, -np.inf, 0.0),
-                LinearConstraint(
-                    np.array([each.load, each.memory]), -np.inf, [room, each.memory_limit]
-                ),
-            ],
-            integrality=integral,
-            bounds=Bounds(0.0, each.upper),
-            options={"time_limit": time_s, "mip_rel_gap": _GAP},
-        )
+        with quiet:
+            result: Any = milp(
+                cost,
+                constraints=[
+                    LinearConstraint(each.rows, -np.inf, 0.0),
+                    LinearConstraint(
+                        np.array([each.load, each.memory]), -np.inf, [room, each.memory_limit]
+                    ),
+                ],
+                integrality=integral,
+                bounds=Bounds(0.0, each.upper),
+                options={"time_limit": time_s, "mip_rel_gap": _GAP},
+            )
         most = float(np.maximum(y, 0.0).sum())
         bound = getattr(result, "mip_dual_bound", None)
         if bound is not None and np.isfinite(bound):

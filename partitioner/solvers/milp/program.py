@@ -10,11 +10,12 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
 from partitioner.problem import Floats
+from partitioner.solvers.quiet import quiet
 
 __all__ = ["Outcome", "Program", "Sum"]
 
-# What scipy calls HiGHS's ends.
-_OPTIMAL, _INFEASIBLE = 0, 2
+# What scipy calls HiGHS's proof that there is no solution.
+_INFEASIBLE = 2
 
 
 class Sum(dict[int, float]):
@@ -96,15 +97,16 @@ class Program:
         shape = (len(self._limits), len(self._upper))
         matrix = csr_array((self._factors, self._columns, self._starts), shape=shape)
         least, most = np.array(self._limits).T
-        found = milp(
-            costs,
-            integrality=np.array(self._integer, dtype=int),
-            bounds=Bounds(np.array(self._lower), np.array(self._upper)),
-            constraints=LinearConstraint(matrix, least, most),
-            # Presolve has been seen to lose the optimum at the edge of a memory budget (HiGHS in
-            # scipy 1.17); small programs are as quick without.
-            options={"time_limit": time_limit_s, "mip_rel_gap": 0.0, "presolve": False},
-        )
+        # Presolve has been seen to lose the optimum at the edge of a memory budget (HiGHS in scipy
+        # 1.17); small programs are as quick without.
+        with quiet:
+            found = milp(
+                costs,
+                integrality=np.array(self._integer, dtype=int),
+                bounds=Bounds(np.array(self._lower), np.array(self._upper)),
+                constraints=LinearConstraint(matrix, least, most),
+                options={"time_limit": time_limit_s, "mip_rel_gap": 0.0, "presolve": False},
+            )
         if found.status == _INFEASIBLE:
             return Outcome(None, np.inf)
         bound = found.mip_dual_bound
