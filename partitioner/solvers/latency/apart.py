@@ -97,7 +97,8 @@ def run_apart(problem: Problem, limits: Limits) -> Solution:
             causes.append(error)
             continue
         # Only Ctrl-C ends a search without a proof before its time.
-        stopped |= limits.interrupted.is_set() or (found is not None and not session.proven)
+        stopped |= not ended or limits.interrupted.is_set()
+        stopped |= found is not None and not session.proven
         # Without an assignment below the best one while there is time, there is none.
         if found is not None or not ended or session.clock.left_s <= 0:
             bound = min(bound, session.bound)
