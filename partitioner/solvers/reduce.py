@@ -73,7 +73,7 @@ class Units:
         Units that feed each unit directly.
     order : tuple of (int, int)
         Units whose stage may be asked not to come after that of another: one of the ways to
-        number identical branches (see `reductions_twins`).
+        number identical branches (see `reductions.twins`).
     """
 
     members: tuple[tuple[int, ...], ...]

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from partitioner.problem import Bools, Floats
+from partitioner.solvers.lines.orders import depth_first, readers_of
 from partitioner.solvers.reduce import Units
 
-__all__ = ["all_ideals", "membership", "prefix_ideals"]
+__all__ = ["all_ideals", "ancestors", "membership", "prefix_ideals"]
 
 
 def all_ideals(
@@ -91,27 +92,20 @@ def membership(ideals: Iterable[int], n: int) -> Bools:
     return np.unpackbits(rows, axis=1, bitorder="little")[:, :n].astype(np.bool_)
 
 
+def ancestors(units: Units) -> list[int]:
+    """Units before each unit, as bit masks."""
+    above: list[int] = []
+    for before in units.before:
+        mask = 0
+        for b in before:
+            mask |= above[b] | 1 << b
+        above.append(mask)
+    return above
+
+
 def _orders(units: Units, count: int, seed: int) -> Iterable[list[int]]:
-    n = len(units)
-    yield list(range(n))
-    after: list[list[int]] = [[] for _ in range(n)]
-    for v in range(n):
-        for b in units.before[v]:
-            after[b].append(v)
+    yield list(range(len(units)))
+    after = readers_of(units)
     chance = random.Random(seed)
     for _ in range(count - 1):
-        missing = [len(units.before[v]) for v in range(n)]
-        stack = [v for v in range(n) if missing[v] == 0]
-        chance.shuffle(stack)
-        order = []
-        while stack:
-            v = stack.pop()
-            order.append(v)
-            fresh = []
-            for w in after[v]:
-                missing[w] -= 1
-                if missing[w] == 0:
-                    fresh.append(w)
-            chance.shuffle(fresh)
-            stack += fresh
-        yield order
+        yield depth_first(units, after, chance).tolist()

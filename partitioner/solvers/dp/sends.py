@@ -15,6 +15,7 @@ import numpy as np
 
 from partitioner.problem import Ints
 from partitioner.solvers.dp.cuts import Cuts
+from partitioner.solvers.dp.ideals import ancestors
 from partitioner.solvers.reduce import Units
 
 __all__ = ["sent_to_each"]
@@ -37,7 +38,7 @@ def sent_to_each(cuts: Cuts, units: Units, work: Ints, most: int) -> Cuts:
     ]
     if not several:
         return cuts
-    above = _ancestors(units)
+    above = ancestors(units)
     counts = {}
     for group, flow in several:
         chain = _chain(flow.readers, above)
@@ -46,17 +47,6 @@ def sent_to_each(cuts: Cuts, units: Units, work: Ints, most: int) -> Cuts:
             done = cuts.members[:, chain].sum(axis=1)
             counts[group] = np.array(needs)[done]
     return cuts.counted(counts) if counts else cuts
-
-
-def _ancestors(units: Units) -> list[int]:
-    """Units before each unit, as bit masks."""
-    above: list[int] = []
-    for before in units.before:
-        mask = 0
-        for b in before:
-            mask |= above[b] | 1 << b
-        above.append(mask)
-    return above
 
 
 def _chain(readers: Sequence[int], above: list[int]) -> list[int]:

@@ -199,17 +199,16 @@ def _moves(
 
 def _raise(lattice: Lattice, downset: int, labels: _Labels) -> None:
     """Let wires be as late as whatever their readers have to wait for in any case."""
-    units, wires = lattice.units, lattice.rules.wires
+    wires = lattice.rules.wires
     mask = lattice.masks[downset]
     opened = lattice.open_at(downset)
     unread = lattice.unread(downset)
-    above = ancestors(units.before)
     before = labels.ready_s.copy()
     for slot, w in enumerate(opened):
         implied = np.full(len(before), np.inf)
         for reader in wires[w].readers:
             if not mask >> reader & 1:
-                reached = [s for s in range(len(opened)) if unread[s] & above[reader]]
+                reached = [s for s in range(len(opened)) if unread[s] & lattice.needs[reader]]
                 np.minimum(implied, before[:, reached].max(axis=1), out=implied)
         labels.ready_s[:, slot] = np.maximum(before[:, slot], implied)
 
@@ -300,14 +299,3 @@ def _put(lattice: Lattice, now: _Progress, downset: int, moves: Moves, made: _Ma
         now.waiting.setdefault(int(target), []).append(
             _Labels(ready, made.end_s[rows], state, parent)
         )
-
-
-def ancestors(before: tuple[tuple[int, ...], ...]) -> list[int]:
-    """For each unit, itself and all that it waits for, as bit masks."""
-    found: list[int] = []
-    for v, units in enumerate(before):
-        mask = 1 << v
-        for unit in units:
-            mask |= found[unit]
-        found.append(mask)
-    return found

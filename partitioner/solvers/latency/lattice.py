@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from partitioner.problem import Bools, Floats, Ints
-from partitioner.solvers.dp.ideals import membership
+from partitioner.solvers.dp.ideals import ancestors, membership
 from partitioner.solvers.latency.rules import Rules
 from partitioner.solvers.reduce import Units
 
@@ -72,6 +72,8 @@ class Lattice:
         Wires open at each, filled up with the number of wires.
     load_s : array, shape (n_kinds, n_downsets)
         The far end's part of the busy time of a stage of each kind.
+    needs : list of int
+        Each unit with all that it waits for, as bit masks.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Lattice:
         for v, before in enumerate(units.before):
             covered[list(before)] |= self._inside[v]
         self._maximal: npt.NDArray[np.uint8] = np.ascontiguousarray((self._inside & ~covered).T)
+        self.needs = [mask | 1 << v for v, mask in enumerate(ancestors(units))]
         self._before = [sum(1 << b for b in before) for before in units.before]
         self._add_wires()
         self._add_costs(most_s)

@@ -32,7 +32,7 @@ __all__ = ["run_latency"]
 # Cut-offs tried, as shares above the bound, before whatever the best assignment leaves.
 _RAISES = (1e-5, 1e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.2, 1.0)
 _WIDTH, _WIDER, _FEW = 500, 8, 50
-_QUICK_S, _QUICK_DOWNSETS = 2.0, 700
+_QUICK_S, _LEAST_S, _QUICK_DOWNSETS = 2.0, 0.7, 700
 # More downsets than that are searched only after the narrowest of them, in a share of the time.
 _MANY, _NARROW, _NARROW_SHARE, _NARROW_ORDERS = 3000, 1000, 0.3, 4
 # Loose ends of at most these shares of a stage's memory are set aside, the first time and again.
@@ -57,7 +57,9 @@ def run_latency(session: Session) -> None:
         core = make_core(problem, whole, rules, _LOOSE[0])
         for candidate in _simple(session, rules):
             session.offer(candidate)
-        _quick(session, core, seed=session.limits.seed)
+        # Whatever the time limit, something is looked for.
+        least_s = _QUICK_S if session.best is None else _LEAST_S
+        _quick(session, core, session.limits.seed, max(session.clock.left_s, least_s))
         for share in _LOOSE:
             if session.open:
                 core = make_core(problem, whole, rules, share)
@@ -69,7 +71,7 @@ def run_latency(session: Session) -> None:
     with session.interruptible():
         while session.open:
             seed += 1
-            _quick(session, core, seed=seed)
+            _quick(session, core, seed, session.clock.left_s)
 
 
 def _simple(session: Session, rules: Rules) -> Iterator[Solution | None]:
@@ -87,14 +89,14 @@ def _simple(session: Session, rules: Rules) -> Iterator[Solution | None]:
             yield scored(problem, scattered, (option,) * len(units), "scattered")
 
 
-def _quick(session: Session, core: Core, seed: int) -> None:
-    """Look among the downsets along a few orders, whatever the time limit."""
+def _quick(session: Session, core: Core, seed: int, most_s: float) -> None:
+    """Look among the downsets along a few orders, for so many seconds at most."""
     units = core.units
     most = max(50, min(_QUICK_DOWNSETS, _MOST_BITS // len(units)))
     masks = prefix_ideals(units, max(1, most // (len(units) + 1)), seed)
     step = max(1, len(masks) // (2 * most))
     some = sorted({*masks[::step], masks[-1]}, key=lambda mask: mask.bit_count())
-    _close_in(session, core, some, Clock(_QUICK_S), exact=False)
+    _close_in(session, core, some, Clock(min(_QUICK_S, most_s)), exact=False)
 
 
 def _exact(session: Session, core: Core) -> bool:

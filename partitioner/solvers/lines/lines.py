@@ -1,6 +1,6 @@
 """Good stages along topological orders, at any size.
 
-Along one order the table of `search` is exact for the cuts that it is given. Those are few at
+Along one order the table of `lines.search` is exact for the cuts that it is given. Those are few at
 first, the cheapest of every bit of work; then all around the cuts found.
 """
 
