@@ -20,6 +20,7 @@ from partitioner.solvers.lines.orders import orders
 from partitioner.solvers.pipeline import begin
 from partitioner.solvers.reduce import reduce_ops
 from partitioner.solvers.session import Session
+from partitioner.solvers.windows import closing
 from partitioner.solvers.windows.closing import close_in
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -94,6 +95,45 @@ def test_incumbents_and_bounds_enclose_the_optimum(first: int) -> None:
         assert session.objective >= best * (1 - 1e-9), seed
         closed += session.proven
     assert closed >= 8
+
+
+def crossing(seed: int) -> Problem:
+    """Up to 14 ops on 3 to 5 equal options; tensors cross several cuts."""
+    chance, rng = random.Random(seed), np.random.default_rng(seed)
+    n, m, reach = chance.randint(8, 14), chance.choice([3, 4, 5]), chance.choice([3, 6, 14])
+    tensors: list[tuple[int, tuple[int, ...], float, bool]] = []
+    for op in range(n):
+        later = range(op + 1, min(n, op + 1 + reach))
+        readers = sorted(chance.sample(later, min(len(later), chance.choice([0, 1, 2, 2, 3]))))
+        tensors.append((op, tuple(readers), chance.uniform(1, 9), not readers))
+    level = chance.choice([0.05, 0.1, 0.3])
+    return build(
+        rng.uniform(chance.choice([1, 8]), 11, (n, 1)) * np.ones((n, m)),
+        tensors,
+        send=uniform(m, level * chance.random(), level / 4),
+        recv=uniform(m, level * chance.random(), level / 4),
+        send_once=chance.random() < 0.3,
+        max_stages=m,
+    )
+
+
+@pytest.mark.parametrize("rows", [None, (3, 8)])
+def test_windows_of_tensors_that_cross_several_cuts(
+    rows: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if rows is not None:
+        monkeypatch.setattr(closing, "_ROWS", rows[0])
+        monkeypatch.setattr(closing, "_MOST_ROWS", rows[1])
+    closed = 0
+    for seed in range(24):
+        problem = crossing(seed)
+        best = SOLVERS["dp"](problem, Limits()).stats.objective
+        session = Session(problem, Limits(time_limit_s=20), "auto")
+        close_in(session, begin(session))
+        assert session.bound <= best * (1 + 1e-9), seed
+        assert session.objective >= best * (1 - 1e-9), seed
+        closed += session.proven
+    assert closed >= (3 if rows else 12)
 
 
 def test_a_line_prices_stages_as_evaluation_does() -> None:

@@ -1,7 +1,7 @@
 """Closing the gap of large problems: suppose a short period, see what follows, then a longer one.
 
 What a period supposed implies (see `windows`) either contradicts itself, which proves that there is
-none as short, or leaves little freedom, in which the best assignment is found (see `fronts`).
+none as short, or leaves little freedom, in which the best assignment is found (see `chains`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from partitioner.solvers.lines.line import Flows
 from partitioner.solvers.lines.orders import narrow, readers_of
 from partitioner.solvers.reduce import most_stages, stages_of, symmetry
 from partitioner.solvers.session import Session
-from partitioner.solvers.windows.fronts import Chain, best_chain
+from partitioner.solvers.windows.chains import Chain, best_chain
 from partitioner.solvers.windows.windows import Windows
 
 __all__ = ["close_in"]
@@ -28,9 +28,11 @@ __all__ = ["close_in"]
 _LARGEST = 20_000
 _FIRST_STEP = 1e-3
 # Rows of a table, first and at most.
-_ROWS, _MOST_ROWS = 5_000, 80_000
+_ROWS, _MOST_ROWS = 5_000, 400_000
 _SAFE = 1e-9
-_HALVINGS = 6
+_HALVINGS = 10
+# Relative distance of bound and objective from which on it is taken whole.
+_NEAR = 1e-3
 
 
 @dataclass(slots=True)
@@ -44,46 +46,58 @@ class _Closing:
     options: tuple[int, ...]
 
     def run(self) -> None:
-        """Suppose longer and longer periods, until one is possible or the tables overflow."""
+        """Suppose longer and longer periods until one is possible, then narrow down what is left.
+
+        Small tables first, for they find assignments quickly.
+        """
         session = self.session
-        step, sure = _FIRST_STEP, True
-        top = session.objective
+        step, settled = _FIRST_STEP, False
         while session.open:
-            goal = min(session.objective * (1 - RELATIVE / 2), session.bound * (1 + step))
-            possible, complete = self._suppose(goal, _ROWS)
-            if sure and not complete:
-                sure, top = False, goal
-            if possible or goal >= session.objective * (1 - RELATIVE):
+            top = self._top
+            goal = min(top, session.bound * (1 + step))
+            possible, settled = self._suppose(goal, _ROWS)
+            if possible or goal == top:
                 break
             # A bound that stays where it is must not hold the goal back.
-            step = (goal / session.bound - 1) * 2 if not complete else step * 2
-        if not sure:
-            self._squeeze(top)
+            step = step * 2 if settled else (goal / session.bound - 1) * 2
+        if not settled:
+            self._squeeze()
 
-    def _squeeze(self, top: float) -> None:
-        """Halve what lies between the bound and a period too long for small tables."""
+    def _squeeze(self) -> None:
+        """Halve what lies between bound and objective with large tables, at last take it whole."""
         session = self.session
+        least = np.inf
         for _ in range(_HALVINGS):
-            top = min(top, session.objective)
-            if not session.open or top - session.bound <= RELATIVE * top:
+            top = min(self._top, least)
+            if not session.open or top <= session.bound:
                 return
-            goal = (session.bound + top) / 2
-            if not self._suppose(goal, _MOST_ROWS)[1]:
-                top = goal
+            whole = top < least and top - session.bound <= _NEAR * top
+            goal = top if whole else (session.bound + top) / 2
+            possible, settled = self._suppose(goal, _MOST_ROWS)
+            if possible and settled:
+                return
+            if not settled:
+                least = goal
+
+    @property
+    def _top(self) -> float:
+        """Periods below are an improvement by more than the tolerance."""
+        return self.session.objective * (1 - RELATIVE / 2)
 
     def _suppose(self, goal: float, rows: int) -> tuple[bool, bool]:
-        """Whether a period below `goal` seems possible, and whether that is certain."""
+        """Whether a period below `goal` seems possible, and whether larger tables say no more."""
         session = self.session
-        least, possible, complete = np.inf, False, True
+        least, possible, complete, tied = np.inf, False, True, True
         for chain in self._chains(goal, rows):
             complete &= chain.complete
             if chain.stage_of is not None:
                 possible = True
+                tied &= chain.tied
                 least = min(least, chain.load / self.each * (1 - _SAFE))
                 self._offer(chain.stage_of)
         if complete and (possible or session.clock.left_s > 0):
             session.prove(min(goal, least))
-        return possible, complete
+        return possible, complete and tied
 
     def _chains(self, goal: float, rows: int) -> Iterator[Chain]:
         clock = self.session.clock

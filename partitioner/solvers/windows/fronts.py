@@ -1,58 +1,37 @@
-"""The best cuts within their windows, where all options are equal.
+"""The cuts of a window that matter.
 
 What a cut means to the stages beside it is two numbers: the work before it with what is sent, which
 the stage on its left bears, and the work after it with what is received. Of the cuts of a window
 only those matter that no other beats in both. They are found by putting the window's units before
 or after the cut one by one, in an order with few tensors open at a time. Partial decisions are rows
 of a table. Of rows that agree on all open tensors those beaten in both numbers are dropped, as are
-those that the windows rule out. A last table chains one cut of each window.
-
-A tensor that can cross several cuts would tie these together. Its send counts at the first cut
-after its producer where the windows put that into the stage before for certain, its receipt where
-they put a reader into the stage behind. That makes the result a lower bound, as a rule a close one;
-the assignment is scored by whoever asked for it.
+those that the windows rule out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from partitioner.problem import Bools, Floats, Ints
 from partitioner.solvers.limits import Clock
+from partitioner.solvers.windows.ties import Asked, sends_to
 from partitioner.solvers.windows.windows import Supposed, Windows
 
-__all__ = ["Chain", "best_chain"]
+__all__ = ["Front", "Window"]
 
 _SAFE = 1e-9
 # Minimum cuts taken for each window, to tell what rows still have to pay.
 _CUTS = 12
 _WORD = 60
-_BLOCK = 1 << 22
+# Rows of a table times units of its window.
+_CELLS = 64_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chain:
-    """One cut of each window.
-
-    Attributes
-    ----------
-    load : float
-        Priced load of the fullest stage; inf when there is no chain.
-    stage_of : array of int, shape (n_units,), or None
-        Stage of each unit.
-    complete : bool
-        Whether no pipeline as supposed has a lower load.
-    """
-
-    load: float
-    stage_of: Ints | None
-    complete: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Front:
+class Front:
     """Cuts of a window: loads on the left and on the right of each, and its units before it."""
 
     left: Floats
@@ -62,6 +41,15 @@ class _Front:
     before: Bools
     free: list[int]
 
+    def holds(self, units: Sequence[int]) -> Bools:
+        """Which of the units each cut has before it, shape (n_cuts, n_units)."""
+        column = {unit: column for column, unit in enumerate(self.free)}
+        found = np.repeat(self.before[None, list(units)], len(self.left), axis=0)
+        for number, unit in enumerate(units):
+            if unit in column:
+                found[:, number] = self.inside[:, column[unit]]
+        return found
+
     def behind(self, row: int) -> Bools:
         """Units after one of the cuts, shape (n_units,)."""
         found = ~self.before
@@ -69,100 +57,21 @@ class _Front:
         return found
 
 
-def best_chain(
-    windows: Windows,
-    order: Ints,
-    supposed: Supposed,
-    most_load: float,
-    limit: int,
-    clock: Clock,
-) -> Chain:
-    """The chain of cuts with the lowest load.
-
-    Parameters
-    ----------
-    order : array of int, shape (n_units,)
-        A topological order with few tensors open at a time.
-    most_load : float
-        Priced loads of interest are not above.
-    limit : int
-        Rows of a window's table; where there would be more, the result proves nothing.
-    clock : Clock
-        When to give up.
-    """
-    certain = _certain(windows, supposed)
-    fronts = []
-    for cut in range(len(supposed.cost)):
-        fronts.append(_Window(windows, order, supposed, cut).front(limit, clock))
-        if not len(fronts[-1].left):
-            return Chain(np.inf, None, fronts[-1].complete)
-    complete = all(front.complete for front in fronts)
-    value = np.zeros(1)
-    right = np.zeros(1)
-    via: list[Ints] = []
-    for stage, fixed in enumerate(certain):
-        left = fronts[stage].left if stage < len(fronts) else np.array([windows.work.sum()])
-        value, best = _step(value, right, left + fixed)
-        value[value > most_load] = np.inf
-        if not np.isfinite(value).any():
-            return Chain(np.inf, None, complete)
-        via.append(best)
-        right = fronts[stage].right if stage < len(fronts) else right
-    stage_of = np.zeros(len(windows.work), dtype=np.int64)
-    chosen = 0
-    for stage in reversed(range(1, len(certain))):
-        chosen = int(via[stage][chosen])
-        stage_of += fronts[stage - 1].behind(chosen)
-    return Chain(float(value[0]), stage_of, complete)
-
-
-def _step(value: Floats, right: Floats, left: Floats) -> tuple[Floats, Ints]:
-    """Least of max(value, right + left) over the former, and where it is."""
-    best = np.empty(len(left))
-    via = np.empty(len(left), dtype=np.int64)
-    rows = max(1, _BLOCK // len(value))
-    for low in range(0, len(left), rows):
-        part = slice(low, low + rows)
-        load = np.maximum(value[None, :], right[None, :] + left[part, None])
-        via[part] = load.argmin(axis=1)
-        best[part] = load.min(axis=1)
-    return best, via
-
-
-def _certain(windows: Windows, supposed: Supposed) -> Floats:
-    """Load that each stage has whatever the cuts: host time, inputs, sends beyond the first."""
-    found = np.full(len(supposed.cost) + 1, windows.host)
-    flows = windows.flows
-    earliest = supposed.after.sum(axis=0)
-    latest = (~supposed.before).sum(axis=0)
-    fixed = earliest == latest
-    several = ~windows.send_once & ((supposed.weight > 0).sum(axis=0) > 1)
-    for flow in np.flatnonzero((flows.producer < 0) | several).tolist():
-        producer = int(flows.producer[flow])
-        readers = flows.reader[flows.last[flow] : flows.last[flow + 1]]
-        stages = np.unique(earliest[readers[fixed[readers]]])
-        if producer < 0:
-            found[stages] += windows.recv[flow]
-        elif fixed[producer]:
-            count = int((stages > latest[producer]).sum())
-            found[latest[producer]] += max(0, count - 1) * windows.send[flow]
-    return found
-
-
-class _Window:
+class Window:
     """The table of one cut.
 
     Rows have a `left` and a `right` load and a `cost`: what all tensors across the cut are charged
     to it (see `Supposed.weight`), by which the windows judge.
     """
 
-    def __init__(self, windows: Windows, order: Ints, supposed: Supposed, cut: int) -> None:
+    def __init__(
+        self, windows: Windows, order: Ints, supposed: Supposed, cut: int, asked: Sequence[Asked]
+    ) -> None:
         self._windows = windows
-        n, last = len(windows.work), len(supposed.cost) - 1
+        n = len(windows.work)
         self._before, self._after = supposed.before[cut], supposed.after[cut]
         self._free = [int(unit) for unit in order[supposed.free[cut][order]]]
         self._column = {unit: column for column, unit in enumerate(self._free)}
-        self._most, self._rest = float(supposed.most[cut]), float(supposed.rest[cut])
         self._dearest = (float(supposed.cost[cut]) + supposed.slack) * (1 + _SAFE)
         self._paid = np.zeros(3)
         # For each unit: what it costs to go before, since a reader is after for certain; and the
@@ -172,7 +81,6 @@ class _Window:
         # Until which unit a tensor is open, its producer, its readers in the window.
         self._open: list[tuple[int, int | None, list[int]]] = []
         here = supposed.after[cut - 1] if cut else np.ones(n, dtype=np.bool_)
-        there = supposed.before[cut + 1] if cut < last else np.ones(n, dtype=np.bool_)
         flows, weight = windows.flows, supposed.weight[cut]
         self._reaches = np.zeros(len(weight), dtype=np.bool_)
         for flow in np.flatnonzero(weight).tolist():
@@ -181,12 +89,17 @@ class _Window:
             self._reaches[flow] = self._after[readers].any()
             sent = float(windows.send[flow]) * bool(here[producer])
             received = float(windows.recv[flow])
-            next_ = readers[there[readers]]
+            next_, times, again = sends_to(windows, supposed, cut, flow)
             if len(next_) == len(readers):
                 self._add(producer, readers, np.array([sent, received, weight[flow]]))
             else:
-                self._add(producer, readers, np.array([sent, 0.0, weight[flow]]))
-                self._add(producer, next_, np.array([0.0, received, 0.0]))
+                self._add(producer, readers, np.array([sent * times, 0.0, weight[flow]]))
+                self._add(producer, next_, np.array([sent * again, received, 0.0]))
+        for each in asked:
+            for units in (each.all_of, each.not_all):
+                columns = sorted(self._column[unit] for unit in units if unit in self._column)
+                if columns and not self._after[list(units)].any():
+                    self._open.append((len(self._free), None, columns))
         self._coming = self._least_coming(weight)
 
     def _add(self, producer: int, readers: Ints, charges: Floats) -> None:
@@ -231,9 +144,11 @@ class _Window:
         # What is left gets less with every decision, so that a later value holds earlier too.
         return np.asarray(np.maximum.accumulate(found[::-1])[::-1])
 
-    def front(self, limit: int, clock: Clock) -> _Front:
-        """The cuts that matter."""
+    def front(self, most: float, rest: float, limit: int, clock: Clock) -> Front:
+        """The cuts that matter, of loads up to `most` before them and `rest` after."""
         work = self._windows.work
+        missing = float(work[self._free].sum())
+        limit = min(limit, _CELLS // max(1, len(self._free)))
         inside = np.zeros((1, len(self._free)), dtype=np.bool_)
         left = np.array([float(work[self._before].sum()) + self._paid[0]])
         right = np.array([float(work[self._after].sum()) + self._paid[1]])
@@ -257,27 +172,34 @@ class _Window:
             left = np.concatenate([out_left, left[can] + own + send])
             right = np.concatenate([out_right, right[can] + recv])
             cost = np.concatenate([out_cost, cost[can] + all_])
-            keep = (left <= self._most) & (right <= self._rest)
+            missing -= own
+            keep = (left <= most) & (right <= rest) & (left + right + missing <= most + rest)
             keep &= cost + self._coming[column + 1] <= self._dearest
-            rows = np.flatnonzero(keep)
-            rows = rows[self._unbeaten(inside[rows], left[rows], right[rows], column)]
+            inside, left, right, cost = inside[keep], left[keep], right[keep], cost[keep]
+            rows, cost = self._unbeaten(inside, left, right, cost, column)
             if clock.left_s <= 0:
-                rows, complete = rows[:0], False
+                rows, cost, complete = rows[:0], cost[:0], False
             if len(rows) > limit:
                 complete = False
-                rows = rows[np.argsort(cost[rows], kind="stable")[:limit]]
-            inside, left, right, cost = inside[rows], left[rows], right[rows], cost[rows]
+                cheap = np.argsort(cost, kind="stable")[:limit]
+                rows, cost = rows[cheap], cost[cheap]
+            inside, left, right = inside[rows], left[rows], right[rows]
         # The stage on the right holds what is after the cut less what is after its own end.
         right = right - float(work.sum())
-        return _Front(left, right, inside, complete, self._before, self._free)
+        return Front(left, right, inside, complete, self._before, self._free)
 
     def _all_before(self, inside: Bools, unit: int) -> Bools:
         """Rows in which all that feeds a unit is before the cut."""
         feeds = [self._column[b] for b in self._windows.units.before[unit] if b in self._column]
         return np.asarray(inside[:, feeds].all(axis=1))
 
-    def _unbeaten(self, inside: Bools, left: Floats, right: Floats, column: int) -> Ints:
-        """Rows that none with the same open tensors beats on both sides."""
+    def _unbeaten(
+        self, inside: Bools, left: Floats, right: Floats, cost: Floats, column: int
+    ) -> tuple[Ints, Floats]:
+        """Rows that none with the same open tensors beats on both sides, and what they cost.
+
+        A row stands for those that it beats: its cost is the least of theirs and its own.
+        """
         keys: list[Bools] = []
         seen: set[tuple[int, ...]] = set()
         for end, maker, readers in self._open:
@@ -299,9 +221,11 @@ class _Window:
         for word in words:
             fresh[1:] |= np.diff(word[ranked]) != 0
         # A running minimum that starts anew with every group: each lies below all before it.
-        span = float(np.ptp(right)) + 1.0 if len(right) else 1.0
+        span = (float(np.ptp(right)) if len(right) else 0.0) or 1.0
         level = right[ranked] - np.cumsum(fresh) * (2 * span)
         least = np.minimum.accumulate(level)
         unbeaten = fresh.copy()
         unbeaten[1:] |= level[1:] < least[:-1]
-        return ranked[unbeaten]
+        if not len(ranked):
+            return ranked, cost
+        return ranked[unbeaten], np.minimum.reduceat(cost[ranked], np.flatnonzero(unbeaten))
