@@ -96,6 +96,11 @@ class Session:
             self.bound = bound
             self._tell()
 
+    @property
+    def infeasible(self) -> bool:
+        """Whether it is proven that there is no assignment."""
+        return self._infeasible
+
     def prove_infeasible(self) -> None:
         """Take the proof that no assignment is feasible."""
         self._infeasible = True

@@ -174,6 +174,24 @@ def test_groups_that_share_a_device_may_run_apart_on_the_processor() -> None:
     assert better > 0
 
 
+def test_a_group_named_twice_and_one_that_must_share_a_stage_too() -> None:
+    apart = 0
+    for seed in range(400, 440):
+        together = drawn(seed, most_ops=5)
+        if not together.colocate or together.n_options > 3 or least(together) == float("inf"):
+            continue
+        once = replace(together, colocate=(), same_option=together.colocate)
+        free = solve(once, workers=1).stats.objective
+        twice = replace(once, same_option=together.colocate * 2)
+        assert solve(twice, workers=1).stats.objective == pytest.approx(free, rel=1e-6), seed
+        both = replace(together, same_option=together.colocate)
+        found = solve(both, workers=1)
+        assert found.evaluation.feasible, seed
+        assert found.stats.objective == pytest.approx(least(together), rel=1e-6), seed
+        apart += free < found.stats.objective * (1 - 1e-6)
+    assert apart > 0
+
+
 def test_groups_that_share_a_device_are_refused_where_nothing_treats_them() -> None:
     problem = replace(layered(4, 2, seed=5), same_option=((0, 1),))
     with pytest.raises(ProblemError, match="method 'cpsat' does not treat groups"):

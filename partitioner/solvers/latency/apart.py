@@ -73,8 +73,9 @@ def run_apart(problem: Problem, limits: Limits) -> Solution:
     _require(problem)
     clock = Clock(limits.time_limit_s)
     whole = problem
-    problem = replace(whole, colocate=(*whole.colocate, *whole.same_option), same_option=())
-    groups = tuple(group for group in _groups_apart(problem) if group in whole.same_option)
+    same = tuple(dict.fromkeys(whole.same_option))
+    problem = replace(whole, colocate=(*whole.colocate, *same), same_option=())
+    groups = tuple(dict.fromkeys(g for g in _groups_apart(problem) if g in same))
     best: Solution | None = None
     bound, stopped = float("inf"), False
     if len(groups) > _MOST_GROUPS:
@@ -99,8 +100,7 @@ def run_apart(problem: Problem, limits: Limits) -> Solution:
         # Only Ctrl-C ends a search without a proof before its time.
         stopped |= not ended or limits.interrupted.is_set()
         stopped |= found is not None and not session.proven
-        # Without an assignment below the best one while there is time, there is none.
-        if found is not None or not ended or session.clock.left_s <= 0:
+        if not session.infeasible:
             bound = min(bound, session.bound)
         if found is not None and found.evaluation.latency_s < known:
             best = found
