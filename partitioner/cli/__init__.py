@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from partitioner.cli.numbers import count, seconds
 from partitioner.cli.solve import add_solve_arguments, solve_command
 from partitioner.errors import InputError, PartitionerError
 from partitioner.files import require_writable, write_json
@@ -234,20 +235,6 @@ def show_progress() -> Iterator[Progress]:
         yield lambda what, part: bar.update(task, description=what, completed=part)
 
 
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} s is no duration above 0")
-    return value
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="partitioner", description=_DESCRIPTION)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -273,7 +260,7 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         help="the profile; one that is there is continued",
     )
-    profile.add_argument("--seconds", type=_seconds, default=8.0, help="measuring time a device")
+    profile.add_argument("--seconds", type=seconds, default=8.0, help="measuring time a device")
 
     plan = add("plan", _plan, "cut and place a model")
     _add_planning(plan)
@@ -281,14 +268,12 @@ def _parser() -> argparse.ArgumentParser:
 
     run = add("run", _run, "run a plan as a pipeline and measure it; does whatever is missing")
     _add_planning(run)
-    run.add_argument("--items", type=_count, default=16, help="random items when no input is given")
+    run.add_argument("--items", type=count, default=16, help="random items when no input is given")
     run.add_argument("--input", metavar="NPZ", help="one array a model input, leading item axis")
     run.add_argument("--output", metavar="NPZ", help="where to write one array a model output")
     run.add_argument("--measure", action="store_true", help="measure the alternatives too")
-    run.add_argument(
-        "--rounds", type=_count, default=5, help="fresh processes for each measurement"
-    )
-    run.add_argument("--seconds", type=_seconds, default=2.0, help="measuring time in a round")
+    run.add_argument("--rounds", type=count, default=5, help="fresh processes for each measurement")
+    run.add_argument("--seconds", type=seconds, default=2.0, help="measuring time in a round")
     run.add_argument("--trace", metavar="FILE", help="write a Chrome trace of one run")
 
     solve = add("solve", solve_command, "solve a problem file, with proof; needs no model")
@@ -345,7 +330,7 @@ def _add_planning(parser: argparse.ArgumentParser) -> None:
         help="take a profile made on another machine",
     )
     parser.add_argument(
-        "--profile-seconds", type=_seconds, default=8.0, help="measuring time a device"
+        "--profile-seconds", type=seconds, default=8.0, help="measuring time a device"
     )
     parser.add_argument("--objective", choices=("period", "latency"), default="period")
     parser.add_argument(
@@ -354,7 +339,7 @@ def _add_planning(parser: argparse.ArgumentParser) -> None:
         default="best",
         help="; ".join(f"{name}: {text}" for name, text in STRATEGIES.items()),
     )
-    parser.add_argument("--max-stages", type=_count, metavar="N")
+    parser.add_argument("--max-stages", type=count, metavar="N")
     parser.add_argument("--memory", metavar="POOL=BYTES", action="append", default=[])
     parser.add_argument("--pin", metavar="OP=DEVICE", action="append", default=[])
     parser.add_argument(
@@ -363,7 +348,7 @@ def _add_planning(parser: argparse.ArgumentParser) -> None:
     for name in ("period", "latency"):
         parser.add_argument(
             f"--{name}-cap",
-            type=_seconds,
+            type=seconds,
             default=float("inf"),
             metavar="S",
             help=f"largest {name}, by the prediction",
@@ -374,5 +359,5 @@ def _add_planning(parser: argparse.ArgumentParser) -> None:
         help="least of this among the best by the objective",
     )
     parser.add_argument(
-        "--time-limit", type=_seconds, default=10.0, metavar="S", help="of the solver"
+        "--time-limit", type=seconds, default=10.0, metavar="S", help="of the solver"
     )

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from partitioner.cli.numbers import amount, count
 from partitioner.errors import InfeasibleError, NoneFoundError, ProblemError
 from partitioner.files import write_json
 from partitioner.instance import (
@@ -41,7 +42,7 @@ def add_solve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--free", action="store_true", help="a stage's ops may lie anywhere")
     parser.add_argument(
         "--time-limit",
-        type=_limit,
+        type=amount,
         default=60.0,
         metavar="S",
         help="seconds; 0: the quick assignment only (default 60)",
@@ -49,14 +50,14 @@ def add_solve_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default="auto", metavar="M", help="default auto")
     parser.add_argument("-o", "--output", metavar="FILE", help="where to write the solution (JSON)")
     more = parser.add_argument_group("further limits and wishes")
-    more.add_argument("--period-cap", type=_limit, metavar="S", help="largest period")
-    more.add_argument("--latency-cap", type=_limit, metavar="S", help="largest latency")
-    more.add_argument("--max-stages", type=_count, metavar="N", help="largest number of stages")
+    more.add_argument("--period-cap", type=amount, metavar="S", help="largest period")
+    more.add_argument("--latency-cap", type=amount, metavar="S", help="largest latency")
+    more.add_argument("--max-stages", type=count, metavar="N", help="largest number of stages")
     more.add_argument(
         "--second", choices=tuple(_SECOND), help="least of this among the best by the objective"
     )
-    more.add_argument("--replicas", type=_count, metavar="N", help="up to N equal devices a stage")
-    more.add_argument("--best", type=_count, metavar="K", help="the K best plans that differ")
+    more.add_argument("--replicas", type=count, metavar="N", help="up to N equal devices a stage")
+    more.add_argument("--best", type=count, metavar="K", help="the K best plans that differ")
 
 
 def solve_command(arguments: argparse.Namespace) -> tuple[str, Any]:
@@ -252,17 +253,3 @@ def _progress() -> Iterator[Progress]:
 def _standing(objective: float, bound: float) -> str:
     gap = max(0.0, objective - bound) / objective if objective > 0 else 0.0
     return f"best {objective:.7g}  bound {bound:.7g}  gap {gap:.3%}"
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
-    return value
-
-
-def _limit(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number, zero or more")
-    return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from enum import Enum
@@ -104,7 +105,11 @@ def _groups(value: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    return tuple(_scalar(name, (str,)) for name in _listed(value))
+    names = tuple(_scalar(name, (str,)) for name in _listed(value))
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise ValueError(f"{twice[0]!r} is there twice")
+    return names
 
 
 def _listed(value: Any) -> list[Any]:
@@ -141,7 +146,7 @@ _NEEDED: dict[Any, str] = {
     Ints: "nested lists of whole numbers",
     Bools: "nested lists of true and false",
     TransferCost: "an object with base_s and per_unit_s, both nested lists of numbers,",
-    tuple[str, ...]: "a list of texts",
+    tuple[str, ...]: "a list of different texts",
     tuple[tuple[int, ...], ...]: "a list of lists of op numbers",
     int: "a whole number",
     float: 'a number or "inf"',

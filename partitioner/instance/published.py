@@ -22,6 +22,9 @@ from partitioner.problem import LatencyModel, Objective, Problem, TransferCost
 
 __all__ = ["problem_from_published"]
 
+# Problems hold tables of all pairs of devices, and solvers compare them.
+_MOST_DEVICES = 256
+
 
 @dataclass(frozen=True, slots=True)
 class _Node:
@@ -172,8 +175,14 @@ def _devices(data: Mapping[str, Any]) -> _Devices:
         cpus=_count(data, "maxCPUs"),
         budget_bytes=_number(data, "maxSizePerFPGA", "the file"),
     )
-    if not devices.names:
+    found = devices.accelerators + devices.cpus
+    if not found:
         raise ProblemError("maxFPGAs and maxCPUs are both 0; at least one device is needed")
+    if found > _MOST_DEVICES:
+        raise ProblemError(
+            f"maxFPGAs and maxCPUs are {found} together; at most {_MOST_DEVICES} are taken (more "
+            "than there are nodes are of no use)"
+        )
     return devices
 
 

@@ -192,9 +192,12 @@ def test_interrupted(
         (["plan", "m.onnx", "--estimate", "--profile", "p.json"], "not allowed with argument"),
         (["plan", "m.onnx", "--strategy", "luck"], "invalid choice: 'luck'"),
         (["plan", "m.onnx", "--max-stages", "0"], "argument --max-stages: 0 is below 1"),
+        (["plan", "m.onnx", "--max-stages", "few"], "--max-stages: 'few' is not a whole number"),
+        (["solve", "g.json", "--time-limit", "long"], "--time-limit: 'long' is not a number"),
+        (["solve", "g.json", "--time-limit", "-1"], "--time-limit: -1 is not a number, zero or"),
         (["plan", "m.onnx", "--time-limit", "-1"], "argument --time-limit: -1 s is no duration"),
         (["run", "m.onnx", "--items", "0"], "argument --items: 0 is below 1"),
-        (["run", "m.onnx", "--items", "many"], "argument --items: invalid"),
+        (["run", "m.onnx", "--items", "many"], "argument --items: 'many' is not a whole number"),
         (["run", "m.onnx", "--seconds", "nan"], "argument --seconds: nan s is no duration"),
     ],
 )

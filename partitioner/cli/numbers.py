@@ -1,0 +1,39 @@
+"""Numbers on the command line, with a message that says what is needed."""
+
+from __future__ import annotations
+
+from argparse import ArgumentTypeError
+
+__all__ = ["amount", "count", "seconds"]
+
+
+def count(text: str) -> int:
+    """A whole number, 1 or more."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if value < 1:
+        raise ArgumentTypeError(f"{text} is below 1")
+    return value
+
+
+def seconds(text: str) -> float:
+    """A duration above 0."""
+    if not 0 < (value := _number(text)) < float("inf"):
+        raise ArgumentTypeError(f"{text} s is no duration above 0")
+    return value
+
+
+def amount(text: str) -> float:
+    """A number, zero or more."""
+    if not 0 <= (value := _number(text)) < float("inf"):
+        raise ArgumentTypeError(f"{text} is not a number, zero or more")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not a number") from None
