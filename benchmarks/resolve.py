@@ -28,9 +28,8 @@ if __package__ in (None, ""):
 from benchmarks import synthetic
 from partitioner.instance import read_instance
 from partitioner.problem import Problem, Solution, Status
-from partitioner.solvers import solve
+from partitioner.solvers import Resolver, solve
 from partitioner.solvers.limits import RELATIVE
-from partitioner.solvers.resolve import Resolver
 
 BAR_S = 0.1
 _LIMIT_S = 60.0

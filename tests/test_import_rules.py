@@ -249,6 +249,17 @@ def test_public_names_are_where_they_are_said_to_be() -> None:
         assert name in listed, f"{module} does not list {name}"
 
 
+def test_public_names_of_solvers() -> None:
+    from partitioner import solvers
+
+    assert len(set(solvers.__all__)) == len(solvers.__all__)
+    assert set(solvers._HOME) < set(solvers.__all__)
+    for name, module in solvers._HOME.items():
+        assert getattr(solvers, name).__module__ == module
+    with pytest.raises(AttributeError, match="no attribute 'unheard_of'"):
+        solvers.unheard_of  # noqa: B018
+
+
 def test_a_name_that_is_not_public() -> None:
     with pytest.raises(AttributeError, match="no attribute 'unheard_of'"):
         partitioner.unheard_of  # noqa: B018

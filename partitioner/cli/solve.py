@@ -23,8 +23,7 @@ from partitioner.instance import (
 from partitioner.problem import Objective, Problem, Solution, Status
 
 if TYPE_CHECKING:  # solvers load OR-Tools, which other commands do not need
-    from partitioner.solvers import Progress
-    from partitioner.solvers.replicate import Replicated
+    from partitioner.solvers import Progress, Replicated
 
 __all__ = ["add_solve_arguments", "solve_command"]
 
@@ -102,7 +101,7 @@ def _limited(problem: Problem, arguments: argparse.Namespace) -> tuple[Problem, 
     problem = replace(problem, **{k: v for k, v in given.items() if v is not None})
     if arguments.replicas is None:
         return problem, None
-    from partitioner.solvers.replicate import with_replicas
+    from partitioner.solvers import with_replicas
 
     replicated = with_replicas(problem, arguments.replicas)
     return replicated.problem, replicated
@@ -115,7 +114,7 @@ def _solutions(
     if arguments.best is not None:
         if arguments.method != "auto":
             raise ProblemError("--best has a method of its own; leave --method out")
-        from partitioner.solvers.kbest.kbest import k_best
+        from partitioner.solvers import k_best
 
         return k_best(
             problem, arguments.best, time_limit_s=arguments.time_limit, replicated=replicated
@@ -134,7 +133,7 @@ def _solutions(
 
 
 def _why(problem: Problem, error: InfeasibleError) -> str:
-    from partitioner.solvers.diagnosis.diagnose import describe, diagnose
+    from partitioner.solvers import describe, diagnose
 
     print("infeasible; looking for what would lift it", file=sys.stderr, flush=True)
     try:

@@ -1,14 +1,17 @@
 """Solvers: the assignment with the lowest period, latency, or whatever is asked for, with a proof.
 
 `solve` is the door. `SOLVERS` names the methods; every assignment that they return is scored by
-`partitioner.evaluation`.
+`partitioner.evaluation`. What is built on it is here by name too and loaded when first used:
+`Resolver` (again and again under changing costs), `k_best`, `with_replicas`, `diagnose`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib import import_module
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from partitioner.errors import NoneFoundError, ProblemError
 from partitioner.problem import LatencyModel, Objective, Problem, Solution
@@ -31,18 +34,48 @@ from partitioner.solvers.neighbours import neighbours
 from partitioner.solvers.pipeline import begin, run_cpsat, run_dp, run_pipeline
 from partitioner.solvers.session import Session
 
+if TYPE_CHECKING:
+    from partitioner.solvers.diagnosis.diagnose import Cause, describe, diagnose
+    from partitioner.solvers.kbest.kbest import k_best
+    from partitioner.solvers.replicate import Replicated, with_replicas
+    from partitioner.solvers.resolve import Resolver
+
 __all__ = [
     "SOLVERS",
+    "Cause",
     "Limits",
     "Progress",
+    "Replicated",
+    "Resolver",
     "alternatives",
+    "describe",
+    "diagnose",
     "equal_split",
+    "k_best",
     "neighbours",
     "proportional_split",
     "replicas",
     "single",
     "solve",
+    "with_replicas",
 ]
+
+# They are built on this module, or seldom needed.
+_HOME = {
+    "Cause": "partitioner.solvers.diagnosis.diagnose",
+    "Replicated": "partitioner.solvers.replicate",
+    "Resolver": "partitioner.solvers.resolve",
+    "describe": "partitioner.solvers.diagnosis.diagnose",
+    "diagnose": "partitioner.solvers.diagnosis.diagnose",
+    "k_best": "partitioner.solvers.kbest.kbest",
+    "with_replicas": "partitioner.solvers.replicate",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'partitioner.solvers' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
 
 
 def _dp(problem: Problem, limits: Limits) -> Solution:
