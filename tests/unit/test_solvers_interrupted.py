@@ -14,7 +14,8 @@ import pytest
 from problem_builder import build, uniform
 
 from partitioner.problem import Objective, Problem, Status
-from partitioner.solvers import solve
+from partitioner.solvers import k_best, solve
+from partitioner.solvers.kbest import kbest
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends a signal")
 
@@ -76,3 +77,13 @@ def test_the_best_so_far(free: bool, method: str) -> None:
     assert found[0].stats.second == found[0].evaluation.copies
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_the_plans_known_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kbest, "_complete", interrupt)
+    (found,) = k_best(hard(), 3, time_limit_s=1.0)
+    assert found.evaluation.feasible
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

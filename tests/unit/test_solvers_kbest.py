@@ -12,7 +12,7 @@ from problem_builder import build, uniform
 from partitioner.errors import InfeasibleError, ProblemError
 from partitioner.evaluation import evaluate
 from partitioner.problem import LatencyModel, Objective, Problem, Status
-from partitioner.solvers.cpsat import search as ilp_search
+from partitioner.solvers.cpsat import search as cpsat_search
 from partitioner.solvers.kbest import kbest
 from partitioner.solvers.kbest.kbest import k_best
 from partitioner.solvers.reduce import symmetry
@@ -118,7 +118,7 @@ def test_replicas_of_equal_devices() -> None:
 def test_neighbours_where_no_method_can_prove_more(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = drawn(1)
     monkeypatch.setattr(kbest, "applies", lambda problem: False)
-    monkeypatch.setattr(ilp_search, "_MOST_TERMS", 0)
+    monkeypatch.setattr(cpsat_search, "_MOST_TERMS", 0)
     found = k_best(problem, 3)
     values = [plan.stats.objective for plan in found]
     assert (len(found), values) == (3, sorted(values))

@@ -69,9 +69,10 @@ def test_solve_minimizes_both(method: str) -> None:
     assert first_only.stats.second == first_only.evaluation.devices
 
 
-def test_out_of_time_for_the_second() -> None:
+@pytest.mark.parametrize("end", [NoneFoundError("no time"), KeyboardInterrupt()])
+def test_no_time_for_the_second(end: BaseException) -> None:
     def give_up(problem: Problem, hint: Solution) -> Solution:
-        raise NoneFoundError("no time")
+        raise end
 
     first = solve(heavy())
     problem = dataclasses.replace(heavy(), second=Objective.MEMORY)

@@ -62,7 +62,7 @@ def k_best(
     tuple of Solution
         Best first; fewer than k when there are no more, or none were found in time. A plan's
         `stats` say what is proven of its place: OPTIMAL where no plan missing before it is better
-        by more than 1e-6.
+        by more than 1e-6. Interrupted by Ctrl-C, those known by then.
 
     Raises
     ------
@@ -71,6 +71,22 @@ def k_best(
     ProblemError
         If k or `within` make no sense, or the problem is free or has a second objective.
     """
+    _require(problem, k, within)
+    clock = Clock(time_limit_s)
+    session = Session(problem, Limits(time_limit_s=time_limit_s * _FIRST), "k best")
+    with session.interruptible():
+        run_pipeline(session)
+    first = session.result()
+    ranking = Ranking(problem, k, within, replicated)
+    ranking.add((first.stage_of, first.placements), first.evaluation)
+    ranking.covered = session.bound
+    with session.interruptible():
+        if not session.limits.interrupted.is_set():
+            _complete(ranking, problem, clock)
+    return ranking.best(clock.spent_s)
+
+
+def _require(problem: Problem, k: int, within: float) -> None:
     if k < 1:
         raise ProblemError(f"k is {k}; it must be at least 1")
     if not within >= 0:
@@ -82,24 +98,16 @@ def k_best(
             "the k best are by one objective; cap the first (period_cap_s, latency_cap_s) and "
             "minimize the second"
         )
-    clock = Clock(time_limit_s)
-    session = Session(problem, Limits(time_limit_s=time_limit_s * _FIRST), "k best")
-    with session.interruptible():
-        run_pipeline(session)
-    first = session.result()
-    ranking = Ranking(problem, k, within, replicated)
-    ranking.add((first.stage_of, first.placements), first.evaluation)
-    ranking.covered = session.bound
+
+
+def _complete(ranking: Ranking, problem: Problem, clock: Clock) -> None:
+    """Look for the plans after the best one."""
     units = reduce_ops(problem)
-    with session.interruptible():
-        if session.limits.interrupted.is_set():
-            return ranking.best(clock.spent_s)
-        if applies(problem):
-            with suppress(TooLargeError):
-                _by_table(problem, units, ranking, clock)
-        if not ranking.complete:
-            _by_search(problem, units, ranking, clock)
-    return ranking.best(clock.spent_s)
+    if applies(problem):
+        with suppress(TooLargeError):
+            _by_table(problem, units, ranking, clock)
+    if not ranking.complete:
+        _by_search(problem, units, ranking, clock)
 
 
 def _by_table(problem: Problem, units: Units, ranking: Ranking, clock: Clock) -> None:
