@@ -194,7 +194,7 @@ def _stage_table(problem: Problem, solution: Solution) -> str:
         [
             (
                 str(stages[0]) if len(stages) == 1 else f"{len(stages)} stages",
-                " + ".join(problem.option_names[o] for o in solution.placements[stages[0]]),
+                _placed(problem, solution.placements[stages[0]]),
                 str(sum(counts[stage] for stage in stages)),
                 total(evaluation.compute_s, stages),
                 total(evaluation.send_s, stages),
@@ -215,11 +215,17 @@ def _rank_table(problem: Problem, solutions: Sequence[Solution]) -> str:
     for rank, each in enumerate(solutions, start=1):
         value = each.evaluation.value(problem.objective)
         ratio = value / best if best > 0 else 1.0
-        sizes = [each.stage_of.count(stage) for stage in range(len(each.placements))]
+        stages = [
+            f"{_placed(problem, options)} ({each.stage_of.count(stage)})"
+            for stage, options in enumerate(each.placements)
+        ]
         proof = each.stats.status.value
-        row = (str(rank), f"{value:.7g}", f"{ratio:.4f}", proof, " | ".join(map(str, sizes)))
-        rows.append(row)
-    return table(("rank", problem.objective.value, "/ best", "place", "ops a stage"), rows)
+        rows.append((str(rank), f"{value:.7g}", f"{ratio:.4f}", proof, " | ".join(stages)))
+    return table(("rank", problem.objective.value, "/ best", "place", "stages (ops)"), rows)
+
+
+def _placed(problem: Problem, options: Sequence[int]) -> str:
+    return " + ".join(problem.option_names[option] for option in options)
 
 
 @contextmanager

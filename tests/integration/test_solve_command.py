@@ -159,7 +159,11 @@ def test_the_best_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     values = [first["objective"], *(other["objective"] for other in first["others"])]
     assert values == sorted(values)
     assert values == pytest.approx([rescored(instance, s) for s in (first, *first["others"])])
-    assert "rank" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "rank  period  / best  place    stages (ops)" in printed
+    sizes = [len(names) for names in first["stages"]]
+    stages = (f"{on} ({n})" for on, n in zip(first["stage_order"], sizes, strict=True))
+    assert f"OPTIMAL  {' | '.join(stages)}" in printed
 
 
 def test_our_own_problem(tmp_path: Path) -> None:
