@@ -8,7 +8,7 @@ stages are not contiguous, units are colocated ops alone, in the order of their 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,8 @@ class Units:
     order : tuple of (int, int)
         Units whose stage may be asked not to come after that of another: one of the ways to
         number identical branches (see `reductions.twins`).
+    runs : array of bool, shape (n_units, n_options)
+        Where a unit can run.
     """
 
     members: tuple[tuple[int, ...], ...]
@@ -84,14 +86,13 @@ class Units:
     flows: tuple[Flow, ...]
     before: tuple[tuple[int, ...], ...]
     order: tuple[tuple[int, int], ...] = ()
+    runs: Bools = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "runs", np.isfinite(self.time_s))
 
     def __len__(self) -> int:
         return len(self.members)
-
-    @property
-    def runs(self) -> Bools:
-        """Where a unit can run, shape (n_units, n_options)."""
-        return np.isfinite(self.time_s)
 
 
 def reduce_ops(problem: Problem) -> Units:

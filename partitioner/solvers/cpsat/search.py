@@ -16,7 +16,7 @@ from partitioner.solvers.cpsat.sound import run_sound, sound_solver
 from partitioner.solvers.limits import RELATIVE, Clock, Limits
 from partitioner.solvers.reduce import Units
 
-__all__ = ["Found", "Keep", "search"]
+__all__ = ["Found", "Keep", "search", "too_large"]
 
 Keep = Callable[[Assignment, Evaluation], None]
 
@@ -51,6 +51,11 @@ class Found:
     finished: bool
     refused: tuple[Assignment, ...] = ()
     interrupted: bool = False
+
+
+def too_large(work: int, left_s: float) -> bool:
+    """Whether a model of so many terms takes more time to build, or memory, than there is."""
+    return work > min(_MOST_TERMS, left_s * _TERMS_A_SECOND)
 
 
 class _Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # ortools is untyped
@@ -109,8 +114,7 @@ def search(
     keep : callable, optional
         Told of every assignment met and its score, feasible or not.
     """
-    work = terms(problem, units)
-    if work > min(_MOST_TERMS, clock.left_s * _TERMS_A_SECOND):
+    if too_large(terms(problem, units), clock.left_s):
         return Found(None, None, floor, False)
     model = Model(problem, units, ceiling, bits)
     model.cp.add(model.goal >= model.scale.steps(floor))

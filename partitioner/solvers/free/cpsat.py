@@ -15,11 +15,13 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from partitioner.solvers.cpsat.linear import Linear
+from partitioner.solvers.cpsat.search import too_large
 from partitioner.solvers.cpsat.sound import run_sound, sound_solver
+from partitioner.solvers.cpsat.transfer_rows import tells_pairs_apart
 from partitioner.solvers.free.model import Edge, FreeModel, Terms
-from partitioner.solvers.limits import Limits
+from partitioner.solvers.limits import Clock, Limits
 
-__all__ = ["FreeRows", "Outcome", "canonical", "prove"]
+__all__ = ["FreeRows", "Outcome", "canonical", "prove", "terms"]
 
 # Units whose order tells exchangeable slots apart, for each slot of a class.
 _LEADERS = 4
@@ -40,6 +42,18 @@ class Outcome:
 
     def __init__(self, bound: float, *, finished: bool) -> None:
         self.bound, self.finished = bound, finished
+
+
+def terms(model: FreeModel) -> int:
+    """About how many terms the rows have: what it takes to build them."""
+    problem, slots = model.problem, model.n_slots
+    apart = tells_pairs_apart(problem)
+    sums = len(model.slots_of) + sum(len(edge.readers) + 2 for edge in model.edges)
+    hops = sum(
+        edge.producer >= 0 and (apart or (len(edge.readers) > 1 and not problem.send_once))
+        for edge in model.edges
+    )
+    return slots * sums + slots * slots * hops
 
 
 class FreeRows:
@@ -158,7 +172,7 @@ class FreeRows:
         enters = {slot: literal for slot, literal in enters.items() if not isinstance(literal, int)}
         if edge.producer < 0:
             sends = [(model.sent_s(flow, -1, slot), enters[slot]) for slot in enters]
-            self._send(-1, sends, 0.0, None)
+            self._send(-1, sends, 0.0)
             for slot, literal in enters.items():
                 self.charge(model.hop(flow, -1, slot), literal)
             return
@@ -193,7 +207,7 @@ class FreeRows:
                     self.charge(model.sending(source, cost), self._leaves(edge, source))
                 continue
             sends = [(cost, pair(target)) for target, cost in costs.items() if cost]
-            self._send(source, sends, paid, made)
+            self._send(source, sends, paid)
 
     def _common(self, edge: Edge, target: int) -> dict[int, float]:
         """Terms that a hop into a slot adds wherever it comes from."""
@@ -204,9 +218,7 @@ class FreeRows:
         shared = set.intersection(*(set(each) for each in found)) if found else set()
         return {load: min(each[load] for each in found) for load in sorted(shared)}
 
-    def _send(
-        self, source: int, sends: Sequence[tuple[float, Any]], paid: float, made: Any
-    ) -> None:
+    def _send(self, source: int, sends: Sequence[tuple[float, Any]], paid: float) -> None:
         """Sends of one tensor from one slot, the dearest or all of them."""
         model = self.model
         if not model.problem.send_once or len(sends) == 1:
@@ -331,7 +343,7 @@ def prove(
     seed: int,
     found: Callable[[list[int], float], None],
 ) -> Outcome:
-    """Run CP-SAT until proof or the end of time.
+    """Run CP-SAT until proof or the end of time; not at all where its model would be too large.
 
     Parameters
     ----------
@@ -346,6 +358,9 @@ def prove(
     found : callable
         Told every assignment found and the bound at that time.
     """
+    if too_large(terms(model), time_s):
+        return Outcome(floor, finished=False)
+    clock = Clock(time_s)
     cap = 1 << bits
     quantum = ceiling / cap * (1 + 1e-9) if ceiling > 0 else 1.0
     rows = FreeRows(model, quantum, cap)
@@ -353,7 +368,7 @@ def prove(
         rows.cp.add(rows.goal >= min(cap, int(floor / quantum * (1 - 1e-12))))
     if start is not None:
         rows.hint(canonical(model, start))
-    solver = sound_solver(Limits(workers=workers, seed=seed), max(0.05, time_s))
+    solver = sound_solver(Limits(workers=workers, seed=seed), max(0.05, clock.left_s))
     solver.parameters.symmetry_level = 1
     status = run_sound(solver, rows.cp, _Watch(rows, quantum, found))
     if status == cp_model.INFEASIBLE:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ortools.sat.python import cp_model
 
+from partitioner.solvers.cpsat.search import too_large
 from partitioner.solvers.cpsat.sound import run_sound, sound_solver
-from partitioner.solvers.free.cpsat import FreeRows
+from partitioner.solvers.free.cpsat import FreeRows, terms
 from partitioner.solvers.free.model import FreeModel
 from partitioner.solvers.free.search import State
 from partitioner.solvers.limits import Limits
@@ -49,7 +50,7 @@ def repartition(
     rng = random.Random(seed)
     state = State(model, start, float("inf"))
     best = state.value()
-    if best <= 0:
+    if best <= 0 or too_large(terms(model), left_s()):
         return
     rows = FreeRows(model, best / (1 << _BITS) * (1 + 1e-9), 1 << _BITS, ordered=False)
     tried: set[tuple[int, ...]] = set()
