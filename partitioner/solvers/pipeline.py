@@ -12,13 +12,15 @@ from partitioner.solvers.cpsat.scales import ceiling
 from partitioner.solvers.cpsat.search import Keep, search
 from partitioner.solvers.dp.run import run_dp
 from partitioner.solvers.dp.table import TooLargeError, applies
+from partitioner.solvers.free.mincut import applies as cut_applies
+from partitioner.solvers.free.mincut import minimum_cut
 from partitioner.solvers.heuristics import incumbent, scored
 from partitioner.solvers.reduce import most_stages
 from partitioner.solvers.reductions.narrow import narrowed
 from partitioner.solvers.session import Session
 from partitioner.solvers.windows.closing import close_in
 
-__all__ = ["begin", "run_cpsat", "run_dp", "run_pipeline"]
+__all__ = ["begin", "run_cpsat", "run_dp", "run_mincut", "run_pipeline"]
 
 # Precision of CP-SAT's integers: small ones are quicker, and its presolve has been seen to lose
 # solutions with large ones.
@@ -44,9 +46,26 @@ def begin(session: Session) -> tuple[Prices, ...]:
     return prices
 
 
+def run_mincut(session: Session) -> None:
+    """Serial latency over two options: proven at once, unless the cut breaks a rule it ignores."""
+    cut = minimum_cut(session.problem)
+    if cut.bound_s == float("inf"):
+        session.prove_infeasible()
+        return
+    session.prove(cut.bound_s)
+    if cut.assignment is not None:
+        session.offer(scored(session.problem, *cut.assignment, "mincut"))
+
+
 def run_pipeline(session: Session) -> None:
-    """Windows of the cuts first, then dynamic programming, then CP-SAT, as far as each fits."""
+    """Cuts, then dynamic programming, then CP-SAT, as far as each fits.
+
+    Of a serial latency over two options a minimum cut comes first, of a period the windows of its
+    cuts.
+    """
     prices = begin(session)
+    if session.open and cut_applies(session.problem):
+        run_mincut(session)
     close_in(session, prices)
     whole = session.units
     if len(whole) > _DP_UNITS:

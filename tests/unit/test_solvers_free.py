@@ -8,10 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from problem_builder import build
 
 from partitioner.errors import InfeasibleError, ProblemError
 from partitioner.evaluation import evaluate
-from partitioner.problem import Objective, Problem, Solution, TransferCost
+from partitioner.problem import Objective, Problem, Solution, Status, TransferCost
+from partitioner.solvers import solve
 from partitioner.solvers.bounds import load_prices
 from partitioner.solvers.free.cpsat import canonical
 from partitioner.solvers.free.model import FreeModel, free_model
@@ -238,3 +240,34 @@ def test_contiguous_problems_are_refused() -> None:
     session = Session(replace(drawn(1), contiguous=True), Limits(time_limit_s=1.0), "free")
     with pytest.raises(ProblemError, match="contiguous"):
         run_free(session)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_sizes_that_are_no_whole_numbers_of_bytes(seed: int) -> None:
+    # In gigabytes, say: rounded to whole ones nothing would be left of them.
+    rng = np.random.default_rng(seed)
+    n = 7
+    sizes = rng.uniform(0.1, 0.4, n)
+    problem = build(
+        rng.uniform(1, 4, (n, 2)) * np.array([1.0, 3.0]),
+        [(op, (op + 1,), 1.0, False) for op in range(n - 1)] + [(n - 1, (), 1.0, True)],
+        contiguous=False,
+        constant_bytes=sizes * (1.8 / sizes.sum()),
+        constant_ops=tuple((op,) for op in range(n)),
+        pool_of=np.arange(2),
+        pool_bytes=np.full(2, 1.0),
+    )
+    best = solve(problem, method="brute").stats.objective
+    found = solve(problem, method="cpsat", workers=1)
+    assert found.stats.status is Status.OPTIMAL
+    assert found.stats.objective == pytest.approx(best, rel=1e-6)
+
+
+def test_a_model_that_takes_longer_to_build_than_there_is_time_is_not_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = drawn(3)
+    monkeypatch.setattr("partitioner.solvers.cpsat.search._MOST_TERMS", 0)
+    found = solve(problem, method="cpsat", time_limit_s=5.0)
+    assert found.stats.wall_s < 4.0
+    assert found.stats.bound <= solve(problem, method="brute").stats.objective * (1 + 1e-9)

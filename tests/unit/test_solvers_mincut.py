@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from problem_builder import build, uniform
 
 from partitioner.errors import ProblemError
 from partitioner.evaluation import evaluate
-from partitioner.problem import LatencyModel, Objective, Problem, TransferCost
+from partitioner.problem import LatencyModel, Objective, Problem, Status, TransferCost
+from partitioner.solvers import solve
 from partitioner.solvers.free.mincut import applies, minimum_cut
 
 
@@ -148,3 +150,27 @@ def test_many_ops() -> None:
     alone = problem.time_s.sum(axis=0).min()
     assert found < 0.95 * alone
     assert found * (1 - 1e-6) <= cut.bound_s <= found
+
+
+def test_contiguous_problems_of_any_size_take_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As if the problem were too large for all other methods.
+    monkeypatch.setattr("partitioner.solvers.pipeline._DP_UNITS", 0)
+    n = 60
+    quick = np.arange(n) % 30 < 12
+    cost = uniform(2, 0.3, 0.1)
+    problem = build(
+        np.stack([np.where(quick, 1.0, 2.0), np.where(quick, 2.0, 1.0)], axis=1),
+        [(op, (op + 1,), 1.0, False) for op in range(n - 1)] + [(n - 1, (), 1.0, True)],
+        objective=Objective.LATENCY,
+        latency_model=LatencyModel.SERIAL,
+        send=cost,
+        recv=cost,
+    )
+    # The order of stages lets no cut go back and forth: the bound is that of a free assignment.
+    free = solve(replace(problem, contiguous=False)).stats
+    back_and_forth = solve(problem).stats
+    assert back_and_forth.bound == pytest.approx(free.objective, rel=1e-9)
+    assert back_and_forth.objective > free.objective * 1.1
+    once = problem.time_s.copy()
+    once[12:] = [2.0, 1.0]
+    assert solve(replace(problem, time_s=once)).stats.status is Status.OPTIMAL

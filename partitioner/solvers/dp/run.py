@@ -53,10 +53,12 @@ def run_cuts_on(session: Session, cuts: Cuts, cutoff: float, prices: tuple[Price
     left = _MOST_SCORED
     for value, trail in pipelines(search, clock, lambda: min(below, _better(session))):
         session.prove(value)
-        if not session.open or left <= 0 or clock.spent_s > until_s:
+        if not session.open or clock.spent_s > until_s:
             return
         stage_of = stages_of(units, search.stage_of_unit(trail))
         for options in choices(problem, search, trail):
+            if left <= 0 or not session.open:
+                return
             left -= 1
             placements = tuple((option,) for option in options)
             session.offer(scored(problem, stage_of, placements, "dp"))

@@ -74,6 +74,7 @@ class FreeRows:
     def __init__(self, model: FreeModel, quantum: float, cap: int, *, ordered: bool = True) -> None:
         self.model, self.cap = model, cap
         self.cp: Any = cp_model.CpModel()
+        self._fractions = _fractions(model)
         self.scale = [self._scale(load, quantum) for load in range(len(model.limit))]
         self.sums = [Linear() for _ in model.limit]
         self._add_slots()
@@ -94,7 +95,8 @@ class FreeRows:
         timed = load in self.model.timed or load in self.model.aim
         if timed or not np.isfinite(limit) or limit <= 0:
             return 1.0 / quantum if timed else 1.0
-        return min(1.0, _LARGEST / limit)
+        # Counts, and bytes that are whole numbers, are best left as they are.
+        return _LARGEST / limit if load in self._fractions else min(1.0, _LARGEST / limit)
 
     def charge(self, terms: Terms, when: Any) -> None:
         """Add terms, rounded down, where a 0/1 item is 1."""
@@ -391,6 +393,15 @@ class _Watch(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]  # ortool
     def on_solution_callback(self) -> None:
         slots = self._rows.read(lambda var: var if isinstance(var, int) else self.value(var))
         self._found(slots, self.best_objective_bound * self._quantum)
+
+
+def _fractions(model: FreeModel) -> set[int]:
+    """Loads of the memory pools where sizes are no whole numbers."""
+    problem = model.problem
+    sizes = np.concatenate([problem.constant_bytes, problem.live_bytes, problem.tensor_bytes])
+    if (sizes == np.floor(sizes)).all():
+        return set()
+    return {model.pool_load(slot) for slot in range(model.n_slots)} - {-1}
 
 
 def _literals(item: Any) -> Iterator[Any]:

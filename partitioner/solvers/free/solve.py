@@ -14,18 +14,17 @@ from partitioner.solvers.bounds import load_prices, lower_bound
 from partitioner.solvers.free.coarse import coarsened
 from partitioner.solvers.free.cpsat import prove
 from partitioner.solvers.free.mincut import applies as cut_applies
-from partitioner.solvers.free.mincut import minimum_cut
 from partitioner.solvers.free.model import FreeModel, free_model
 from partitioner.solvers.free.packing import Packing
 from partitioner.solvers.free.repartition import repartition
 from partitioner.solvers.free.search import anneal, greedy
 from partitioner.solvers.heuristics import scored
 from partitioner.solvers.limits import RELATIVE
-from partitioner.solvers.pipeline import run_pipeline
+from partitioner.solvers.pipeline import run_mincut, run_pipeline
 from partitioner.solvers.reduce import reduce_ops
 from partitioner.solvers.session import Session
 
-__all__ = ["run_free", "run_free_cpsat", "run_mincut"]
+__all__ = ["run_free", "run_free_cpsat"]
 
 # Shares of the time limit.
 _CONTIGUOUS, _WALK, _FIRST, _SURROGATE, _COLUMNS = 0.1, 0.06, 0.25, 0.22, 0.22
@@ -38,6 +37,8 @@ _DEAR, _GROWN = (0.15, 0.05), 0.4
 _LIGHTER = 0.03
 # Part of the gap that columns try to refute at once.
 _PART = 0.1
+# More hops are not looked at for packing than would take about the time that is left.
+_HOPS_A_SECOND = 100_000
 # A bound this near to the objective proves it; the programs' tolerances need what is left.
 _NEAR = 0.98 * RELATIVE
 _BITS, _MORE_BITS, _MOST_BITS = 30, 6, 42
@@ -46,18 +47,6 @@ _STEPS = 80_000
 _FEW = 12
 # Seconds a unit that the first walk takes at most, for CP-SAT needs no better start when small.
 _WALK_UNIT_S = 0.02
-
-
-def run_mincut(session: Session) -> None:
-    """Serial latency over two options: proven at once."""
-    with session.interruptible():
-        cut = minimum_cut(session.problem)
-        if cut.bound_s == float("inf"):
-            session.prove_infeasible()
-            return
-        session.prove(cut.bound_s)
-        if cut.assignment is not None:
-            session.offer(scored(session.problem, *cut.assignment, "mincut"))
 
 
 def run_free(session: Session) -> None:
@@ -172,7 +161,7 @@ def _coarse(session: Session, time_s: float) -> None:
     if problem.objective is not Objective.PERIOD or session.best is None:
         return
     sizes = {len(session.units)}
-    for dear in _DEAR:
+    for dear in _DEAR if session.open else ():
         smaller = coarsened(problem, session.units, session.objective, dear, _GROWN)
         units = reduce_ops(smaller)
         if len(units) in sizes:
@@ -278,6 +267,9 @@ def _ceiling(problem: Problem, model: FreeModel) -> float:
 def _pack(session: Session, model: FreeModel) -> None:
     """Raise the bound by packing: first by one set a class, then by columns where that is quick."""
     limit, clock = session.limits.time_limit_s, session.clock
+    # What it takes to set up: hops between all slots, for each class of them.
+    if len(model.classes) * len(model.edges) * model.n_slots > clock.left_s * _HOPS_A_SECOND:
+        return
     packing = Packing(model, session.objective, lambda: clock.left_s if session.open else 0.0)
     prices = load_prices(session.problem, session.units)
     if not prices or session.objective <= 0:
