@@ -17,6 +17,7 @@ import pytest
 from partitioner.cli import main
 from partitioner.evaluation import evaluate
 from partitioner.instance import read_instance, write_problem
+from partitioner.problem import Problem
 
 
 def graph(n: int, k: int = 2, budget: float = 100.0, seed: int = 0, **fields: Any) -> Any:
@@ -120,6 +121,17 @@ def test_infeasible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "memory pool 0 (acc0): needs 7 bytes, has 3, short by 4; raise its budget to 7" in said
     assert "memory of every pool: needs 5 bytes, has 3, short by 2" in said
     assert "Traceback" not in said
+
+
+def test_a_diagnosis_cut_short(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_problem: Problem) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("partitioner.solvers.diagnosis.diagnose.diagnose", interrupt)
+    assert main(["solve", written(tmp_path / "g.json", graph(10, budget=3.0, maxCPUs=0))]) == 1
+    assert "error: no assignment is possible: the constants need 10" in capsys.readouterr().err
 
 
 def test_a_node_no_device_supports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
