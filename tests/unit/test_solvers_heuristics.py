@@ -188,8 +188,8 @@ def test_synthetic_problems_have_the_size_asked_for(shape: str) -> None:
     assert 0.1 < copies.mean() / problem.time_s[:, 0].mean() < 0.8
 
 
-def test_an_incumbent_of_ten_thousand_ops_is_near_the_bound() -> None:
-    problem = synthetic.problem("transformer", 10_000, 8)
+def test_an_incumbent_of_thousands_of_ops_is_near_the_bound() -> None:
+    problem = synthetic.problem("transformer", 5_000, 8)
     units = reduce_ops(problem)
     prices = load_prices(problem, units)
     bound = lower_bound(problem, units, prices)
