@@ -54,7 +54,8 @@ class _Closing:
         step, settled = _FIRST_STEP, False
         while session.open:
             top = self._top
-            goal = min(top, session.bound * (1 + step))
+            # No step leads away from a bound of zero.
+            goal = min(top, session.bound * (1 + step)) if session.bound > 0 else top
             possible, settled = self._suppose(goal, _ROWS)
             if possible or goal == top:
                 break
