@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ from partitioner.errors import InfeasibleError
 from partitioner.problem import LatencyModel, Objective, Problem, TransferCost
 from partitioner.solvers import solve
 from partitioner.solvers.bounds import load_prices
+from partitioner.solvers.dp import pricing
 from partitioner.solvers.dp.cuts import Cuts
 from partitioner.solvers.dp.ideals import all_ideals, membership
 from partitioner.solvers.dp.reach import Reach
 from partitioner.solvers.dp.table import applies, exact_cuts, run_cuts
+from partitioner.solvers.dp.weights import weighed
 from partitioner.solvers.limits import Clock, Limits
 from partitioner.solvers.reduce import reduce_ops, symmetry
 
@@ -168,3 +171,31 @@ def test_no_useful_downset_is_out_of_reach() -> None:
                     1 << unit for unit, ops in enumerate(units.members) if stage_of[ops[0]] < stage
                 )
                 assert cut in known, f"seed {seed}"
+
+
+@pytest.mark.parametrize("objective", list(Objective))
+def test_prices_state_by_state_and_all_at_once(
+    objective: Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = 0
+    for seed in range(12):
+        problem = drawn(seed, objective=objective, latency_model=LatencyModel.SERIAL)
+        found = []
+        for each in (10**12, -(10**12)):
+            monkeypatch.setattr(pricing, "_STEP", each)
+            with suppress(InfeasibleError):
+                found.append(solve(problem, method="dp").stats.objective)
+        assert len(found) in (0, 2), seed
+        if found:
+            assert found[0] == pytest.approx(found[1], rel=2e-6), seed
+            compared += 1
+    assert compared > 5
+
+
+def test_weights_of_downsets() -> None:
+    rng = np.random.default_rng(0)
+    for n in (1, 8, 21):
+        members = rng.random((40, n)) < 0.5
+        whole, broken = rng.integers(-(2**40), 2**40, (n, 2)), rng.random((n, 3))
+        assert np.array_equal(weighed(members, whole), members.astype(np.int64) @ whole)
+        assert weighed(members, broken) == pytest.approx(members @ broken, rel=1e-12)

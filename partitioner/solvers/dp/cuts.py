@@ -19,9 +19,11 @@ from scipy.sparse import csr_matrix
 from partitioner.problem import Bools, Floats, Ints
 from partitioner.solvers.reduce import Flow, Units
 
-__all__ = ["Cuts", "Terms"]
+__all__ = ["Cuts", "Rows", "Terms"]
 
 Column = tuple[Bools, int, int]
+Rows = slice | Ints
+"""Some of the downsets."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +85,7 @@ class Terms:
         sums: Floats = self.last @ (entering + leaving)
         return float(sums.max(initial=0.0)) * len(self.entering)
 
-    def sums(self, before: slice, after: slice, weight: Floats) -> Floats:
+    def sums(self, before: Rows, after: Rows, weight: Floats) -> Floats:
         """Weights added up for every pair, shape (len(after), len(before)).
 
         Where the one downset does not hold the other, the number means nothing.
@@ -172,9 +174,10 @@ class Cuts:
         """The same with some groups of `transfers` counted several times."""
         return replace(self, transfers=self.transfers.counted(counts))
 
-    def nested(self, before: slice, after: slice) -> Bools:
+    def nested(self, before: Rows, after: Rows) -> Bools:
         """Where the first downset lies within the second, shape (len(after), len(before))."""
-        inside = np.ones((after.stop - after.start, before.stop - before.start), dtype=np.bool_)
+        shape = (len(self.words[after]), len(self.words[before]))
+        inside = np.ones(shape, dtype=np.bool_)
         for word in range(self.words.shape[1]):
             some, lacking = self.words[before, word], ~self.words[after, word]
             if np.bitwise_or.reduce(some) & np.bitwise_or.reduce(lacking):

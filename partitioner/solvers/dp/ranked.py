@@ -101,7 +101,7 @@ def _fans(
 ) -> Iterator[_Fan]:
     """What may complete the downset `ideal` in state `key`."""
     for before, option in search.states[key].via:
-        spans = search.spans[option]
+        spans = search.spans[before, option, key]
         part = slice(spans.first[ideal], spans.first[ideal + 1])
         start = spans.start[part]
         reached = search.states[before].value[start]

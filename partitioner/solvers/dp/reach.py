@@ -8,11 +8,13 @@ that few downsets fit any set of occupied resources.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 import numpy as np
 
-from partitioner.problem import Bools, Ints, Problem
+from partitioner.problem import Bools, Floats, Ints, Problem
 from partitioner.solvers.bounds import Prices
+from partitioner.solvers.dp.weights import weighed
 from partitioner.solvers.limits import RELATIVE
 from partitioner.solvers.reduce import Symmetry, most_stages
 
@@ -23,6 +25,8 @@ Key = tuple[tuple[int, ...], int]
 
 # More sets of occupied resources than these are not tried one by one.
 _MOST_STATES = 1000
+# Downsets times states that are looked at one by one.
+_MOST_ENDS = 10_000_000
 
 
 class Reach:
@@ -47,12 +51,64 @@ class Reach:
         self._slots = most_stages(problem)
         self._period_s = period_s
         self._prices = prices if np.isfinite(period_s) else ()
+        self._members = members
         self._n = len(members)
-        self._done = [members @ price.work for price in self._prices]
+        self._done: list[Floats] = []
+        if self._prices:
+            work = np.stack([price.work for price in self._prices], axis=1)
+            self._done = list(weighed(members, work).T)
         self._rest = [
             float(price.work.sum()) - done
             for price, done in zip(self._prices, self._done, strict=True)
         ]
+
+    def bands(self, classes: Symmetry, time_s: Floats) -> dict[Key, Bools] | None:
+        """For each state the downsets that it can end at, each shape (n_ideals,).
+
+        A state tells which options its stages can be on, and which those after it: a unit costs
+        the cheapest of these, not of all.
+
+        Parameters
+        ----------
+        time_s : array, shape (n_units, n_options)
+            Time of each unit; inf where it cannot run.
+
+        Returns
+        -------
+        dict or None
+            None where there are too many, or nothing is known of the period.
+        """
+        problem = self._problem
+        keys = list(islice(_states(problem, classes, self._slots), _MOST_STATES + 1))
+        many = len(keys) > _MOST_STATES or len(keys) * self._n > _MOST_ENDS
+        if not self._prices or many:
+            return None
+        found = {key: np.ones(self._n, dtype=np.bool_) for key in keys}
+        members = self._members
+        used = [np.array(key[0]) for key in keys]
+        for price in self._prices:
+            rate = (problem.uses @ price.resource + price.slot) / problem.replicas
+            # What costs as much is more than there is room for.
+            huge = 4 * price.total * self._period_s + float(price.work.sum())
+            with np.errstate(invalid="ignore"):
+                cost = np.nan_to_num(time_s * rate, nan=huge, posinf=huge).clip(max=huge)
+            left = [problem.capacity - each for each in used]
+            first, last = (
+                np.stack([self._cheapest(cost, room, huge) for room in rooms], axis=1)
+                for rooms in (used, left)
+            )
+            for key, each, before, after in zip(
+                keys, used, weighed(members, first).T, weighed(~members, last).T, strict=True
+            ):
+                room = problem.capacity - each
+                found[key] &= before <= self._room(price, each, key[1])
+                found[key] &= after <= self._room(price, room, self._slots - key[1])
+        return found
+
+    def _cheapest(self, cost: Floats, resources: Ints, huge: float) -> Floats:
+        """Priced work of each unit on options that fit some resources, shape (n_units,)."""
+        fits = np.all(self._problem.uses <= resources, axis=1)
+        return np.asarray(cost[:, fits].min(axis=1, initial=huge))
 
     def fits_rest(self, key: Key) -> Bools:
         """Downsets whose rest may still fit what a state leaves, shape (n_ideals,)."""

@@ -7,14 +7,15 @@ taken, so that sums of prices are lower bounds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from partitioner.problem import Bools, Floats, Ints, Objective, Problem
 from partitioner.solvers.bounds import transfer_bounds
-from partitioner.solvers.dp.cuts import Cuts
+from partitioner.solvers.dp.cuts import Cuts, Rows
+from partitioner.solvers.dp.weights import weighed
 from partitioner.solvers.limits import Clock
 from partitioner.solvers.reduce import Units
 
@@ -24,9 +25,11 @@ _ROUNDING = 1e-9
 # Relative rounding of a difference of two sums: a bound must not be above the truth.
 _EPSILON = 1e-14
 _CHUNK = 128
+# Pairs priced at once, of downsets that do not follow one another in the list.
+_PAIRS = 1 << 18
 
-_Part = tuple[int, Ints, Ints, Floats]
-"""First of some final downsets, number of stages of each, where those begin and what they cost."""
+_Part = tuple[Ints, Ints, Ints, Floats]
+"""Some final downsets, number of stages of each, where those begin and what they cost."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,21 +114,19 @@ class SpanCosts:
     ) -> None:
         self._problem, self._units, self._cuts, self._work = problem, units, cuts, work
         self._cutoff, self._limit_s = cutoff, limit_s
+        self._options: dict[int, _Option] = {}
         self._sums_bytes = problem.objective is Objective.MEMORY or self._memory_may_bind()
         if self._sums_bytes:
-            self._own_bytes = cuts.members @ units.constant_bytes
+            self._own_bytes = weighed(cuts.members, units.constant_bytes[:, None])[:, 0]
             self._shared_bytes = np.array([size for size, _ in units.shared])
             self._entering_bytes = self._entering(problem.queue_slots * problem.tensor_bytes)
-            sizes = np.unique(units.live_bytes[units.live_bytes > 0])[::-1]
             self._more_bytes = (
                 self._shared_bytes.sum()
                 + units.live_bytes.max()
                 + cuts.transfers.before(self._entering_bytes)
             )
             self._bytes_off = _EPSILON * float(self._own_bytes[-1] + self._shared_bytes.sum())
-            self._live = [
-                (size, cuts.members[:, units.live_bytes == size].sum(axis=1)) for size in sizes
-            ]
+            self._live: list[tuple[float, Ints]] | None = None
 
     def pairs(self, least: int, most: int) -> int:
         """How many pairs of downsets lie that much `work` apart."""
@@ -172,8 +173,53 @@ class SpanCosts:
                 apart = self._work[after, None] - self._work[None, start]
                 possible = nested[:, part] & (apart >= windows[option][0])
                 priced = self._priced(options[option], start, after, possible, transfers[:, part])
-                parts[option].append(priced)
+                j, i, cost = priced
+                counts = np.bincount(j, minlength=after.stop - after.start)
+                parts[option].append((np.arange(n)[after], counts, i + start.start, cost))
         return {option: _stacked(n, found) for option, found in parts.items()}
+
+    def block(
+        self, option: int, before: Ints, after: Ints, window: tuple[int, int], clock: Clock
+    ) -> Spans | None:
+        """All stages of interest on one option, from some downsets to some others.
+
+        Parameters
+        ----------
+        before, after : array of int
+            Downsets, ascending.
+        window : tuple of int
+            The least and the most `work` that the stage holds.
+        clock : Clock
+            When to give up.
+
+        Returns
+        -------
+        Spans or None
+            None when time ran out.
+        """
+        if option not in self._options:
+            self._options[option] = self._option(option)
+        priced = self._options[option]
+        parts: list[_Part] = []
+        done = self._work[before]
+        rows = max(1, _PAIRS // max(1, len(before)))
+        for low in range(0, len(after), rows):
+            if clock.left_s <= 0:
+                return None
+            ends = after[low : low + rows]
+            work = self._work[ends]
+            first = int(np.searchsorted(done, work[0] - window[1]))
+            starts = before[first : int(np.searchsorted(done, work[-1] - window[0], "right"))]
+            if not len(starts):
+                continue
+            apart = work[:, None] - self._work[None, starts]
+            possible = (apart >= window[0]) & (apart <= window[1])
+            possible &= starts[None, :] < ends[:, None]
+            possible &= self._cuts.nested(starts, ends)
+            transfers = self._cuts.transfers.sums(starts, ends, priced.weight)
+            j, i, cost = self._priced(priced, starts, ends, possible, transfers)
+            parts.append((ends, np.bincount(j, minlength=len(ends)), starts[i], cost))
+        return _stacked(len(self._work), parts)
 
     def _starts(self, after: slice, least: int, most: int) -> slice:
         """Downsets before the last of `after` that lie as far from some of them."""
@@ -201,9 +247,9 @@ class SpanCosts:
         return known[key]
 
     def _priced(
-        self, option: _Option, before: slice, after: slice, possible: Bools, transfers: Floats
-    ) -> _Part:
-        """The possible ones of the stages given, with their costs."""
+        self, option: _Option, before: Rows, after: Rows, possible: Bools, transfers: Floats
+    ) -> tuple[Ints, Ints, Floats]:
+        """The possible ones of the stages given: last and first downset in these, and cost."""
         busy = option.busy[after, None] - option.busy[None, before]
         busy += transfers
         possible &= busy <= option.most_s - option.slack_s
@@ -221,10 +267,10 @@ class SpanCosts:
                 cost = size * option.replicas * (1 - 1e-12)
             keep = (size <= budget) & (cost < self._cutoff)
             j, i, cost = j[keep], i[keep], cost[keep]
-        return after.start, np.bincount(j, minlength=len(busy)), i + before.start, cost
+        return j, i, cost
 
     def _cost(
-        self, option: _Option, before: slice, after: slice, j: Ints, i: Ints, busy_s: Floats
+        self, option: _Option, before: Rows, after: Rows, j: Ints, i: Ints, busy_s: Floats
     ) -> Floats:
         """What each stage adds to the objective; memory apart."""
         objective = self._problem.objective
@@ -239,12 +285,12 @@ class SpanCosts:
         own = option.own_links_s
         return busy_s + np.maximum(0.0, links + own[after][j] - own[before][i])
 
-    def _may_overflow(self, before: slice, after: slice, j: Ints, i: Ints, budget: float) -> Bools:
+    def _may_overflow(self, before: Rows, after: Rows, j: Ints, i: Ints, budget: float) -> Bools:
         """Which stages could be larger than the budget, by an estimate from above."""
         own = self._own_bytes
         return np.asarray(own[after][j] - own[before][i] + self._more_bytes[before][i] > budget)
 
-    def _bytes(self, before: slice, after: slice, j: Ints, i: Ints) -> Floats:
+    def _bytes(self, before: Rows, after: Rows, j: Ints, i: Ints) -> Floats:
         """Memory of each stage on one replica."""
         cuts, own = self._cuts, self._own_bytes
         size = own[after][j] - own[before][i] - self._bytes_off
@@ -253,11 +299,19 @@ class SpanCosts:
         size += cuts.constants.sums(before, after, self._shared_bytes)[j, i]
         size += cuts.transfers.sums(before, after, self._entering_bytes)[j, i]
         open_ = np.arange(len(j))
+        if self._live is None:
+            self._live = list(self._live_held())
         for live, held in self._live:
             found = held[after][j[open_]] > held[before][i[open_]]
             size[open_[found]] += live
             open_ = open_[~found]
         return np.asarray(size)
+
+    def _live_held(self) -> Iterator[tuple[float, Ints]]:
+        """Sizes of working sets, descending, with how many such units each downset holds."""
+        live = self._units.live_bytes
+        for size in np.unique(live[live > 0])[::-1]:
+            yield float(size), self._cuts.members[:, live == size].sum(axis=1)
 
     def _option(self, option: int) -> _Option:
         problem, units, cuts = self._problem, self._units, self._cuts
@@ -268,7 +322,14 @@ class SpanCosts:
         busy = self._own_s(option)
         runs = units.runs[:, option] & (busy <= most_s)
         busy[~runs] = 0.0
-        done = cuts.members @ busy
+        outputs = np.zeros(len(units))
+        for flow in units.flows:
+            if flow.to_caller:
+                amount = float(problem.amount[flow.tensor])
+                outputs[flow.producer] += problem.link.seconds(option, problem.n_options, amount)
+        done, own_links, refused = weighed(
+            cuts.members, np.stack([busy, outputs, ~runs], axis=1).astype(np.float64)
+        ).T
         moved = self._amounts(moved=True)
         send_s, recv_s = transfer_bounds(problem, option, moved)
         if problem.send_once:
@@ -284,17 +345,11 @@ class SpanCosts:
         rounding = _EPSILON * (len(busy) * float(done[-1]) + cuts.transfers.most(weight))
         links = np.concatenate([brought, self._link_s(option, moved), np.zeros(len(moved))])
         links = np.minimum(links, 2 * self._cutoff)
-        outputs = np.zeros(len(units))
-        for flow in units.flows:
-            if flow.to_caller:
-                amount = float(problem.amount[flow.tensor])
-                outputs[flow.producer] += link.seconds(option, n, amount)
-        own_links = cuts.members @ outputs
         return _Option(
             most_s=most_s,
             busy=done,
             slack_s=float(problem.host_s[option]) - rounding,
-            refused=cuts.members[:, ~runs].sum(axis=1),
+            refused=refused.astype(np.int64),
             weight=weight,
             links=links,
             own_links_s=own_links,
@@ -354,8 +409,8 @@ class SpanCosts:
 
 def _stacked(n: int, parts: Sequence[_Part]) -> Spans:
     first = np.zeros(n + 1, dtype=np.int64)
-    for low, counts, _, _ in parts:
-        first[low + 1 : low + 1 + len(counts)] = counts
+    for ends, counts, _, _ in parts:
+        first[ends + 1] = counts
     starts = [start for _, _, start, _ in parts]
     costs = [cost for _, _, _, cost in parts]
     return Spans(

@@ -17,14 +17,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from partitioner.errors import ProblemError
 from partitioner.problem import Bools, Floats, LatencyModel, Objective, Problem
 from partitioner.solvers.bounds import Prices
 from partitioner.solvers.dp.cuts import Cuts
 from partitioner.solvers.dp.ideals import all_ideals, membership
+from partitioner.solvers.dp.pricing import Pricing, TooLargeError, Transition, pricing
 from partitioner.solvers.dp.reach import Key, Reach, successors
 from partitioner.solvers.dp.sends import sent_to_each
 from partitioner.solvers.dp.spans import SpanCosts, Spans
+from partitioner.solvers.dp.weights import weighed
 from partitioner.solvers.limits import RELATIVE, Clock, Limits
 from partitioner.solvers.reduce import (
     Symmetry,
@@ -51,10 +52,6 @@ __all__ = [
 _QUANTA = float(1 << 40)
 _FAR = 1 << 62
 _ROUNDING = 1e-9
-
-
-class TooLargeError(ProblemError):
-    """The problem has too many downsets or states for dynamic programming."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +184,7 @@ def search_cuts(
     total = float(prices[-1].work.sum()) if prices else 0.0
     quanta = _QUANTA / total if total > 0 else 0.0
     pieces = (prices[-1].work * quanta if quanta else np.zeros(len(units))).astype(np.int64)
-    work = cuts.members @ pieces
+    work = weighed(cuts.members, pieces[:, None])[:, 0]
     order = np.lexsort((cuts.members.sum(axis=1), work))
     cuts, work = cuts.take(order), work[order]
     classes = symmetry(problem)
@@ -200,17 +197,9 @@ def search_cuts(
     if not problem.send_once:
         cuts = sent_to_each(cuts, units, pieces, max(most for _, most in windows.values()))
     costs = SpanCosts(problem, units, cuts, work, cutoff=cutoff, limit_s=period_s)
-    pairs = sum(costs.pairs(*window) for window in windows.values())
-    if pairs > limits.max_pairs:
-        raise TooLargeError(
-            f"dynamic programming: {len(work)} downsets make {pairs} stages to price, more than "
-            f"its {limits.max_pairs}; use method 'cpsat' or 'auto'"
-        )
-    spans = costs.spans(windows, clock)
-    if spans is None:
-        raise TooLargeError("dynamic programming: time ran out before all stages had a price")
-    search = Search(problem, units, classes, spans, cuts, cutoff, reach)
-    search.run(clock)
+    search = Search(problem, units, classes, cuts, cutoff, reach)
+    prices_of = pricing(problem, units, classes, reach, costs, windows, limits.max_pairs, clock)
+    search.run(prices_of, clock)
     return search
 
 
@@ -265,7 +254,7 @@ class Search:
     states : dict
         By what the stages so far occupy and their number.
     spans : dict
-        Stages that may follow, by the first option of each class.
+        Stages that lead from a state, on the first option of a class, to another.
     classes : Symmetry
         Classes of equal options.
     members : array of bool, shape (n_ideals, n_units)
@@ -277,14 +266,13 @@ class Search:
         problem: Problem,
         units: Units,
         classes: Symmetry,
-        spans: dict[int, Spans],
         cuts: Cuts,
         cutoff: float,
         reach: Reach,
     ) -> None:
         self._problem = problem
         self.classes = classes
-        self.spans = spans
+        self.spans: dict[Transition, Spans] = {}
         self._cutoff = cutoff
         self._reach = reach
         self._slots = most_stages(problem)
@@ -296,8 +284,15 @@ class Search:
         if problem.objective is Objective.LATENCY:
             self._least = ~cuts.members @ units.time_s.min(axis=1) * (1 - 1e-12)
 
-    def run(self, clock: Clock) -> None:
+    def run(self, pricing: Pricing, clock: Clock) -> None:
         """Fill the table.
+
+        Parameters
+        ----------
+        pricing : callable
+            Gives the stages that lead from a state to another, from the downsets reached there.
+        clock : Clock
+            When to give up.
 
         Raises
         ------
@@ -315,7 +310,7 @@ class Search:
                 if clock.left_s <= 0:
                     raise TooLargeError("dynamic programming: time ran out before its table ended")
                 for option, larger in successors(self._problem, self.classes, key, self._slots):
-                    if self._extend(key, option, larger):
+                    if self._extend(key, option, larger, pricing):
                         grown[larger] = None
             level = list(grown)
 
@@ -331,12 +326,12 @@ class Search:
         """Value of pipelines of value `reached` with a stage more."""
         return reached + cost if self._sum else np.maximum(reached, cost)
 
-    def _extend(self, key: Key, option: int, larger: Key) -> bool:
+    def _extend(self, key: Key, option: int, larger: Key, pricing: Pricing) -> bool:
         """Add a stage on `option` to every pipeline of state `key`."""
         value = self.states[key].value
-        spans = self.spans[option]
         wanted = np.flatnonzero(self._open(larger))
         done = np.flatnonzero(np.isfinite(value))
+        spans = self.spans[key, option, larger] = pricing((key, option, larger), done)
         low, high = max(int(wanted[0]), int(done[0])), int(wanted[-1]) + 1
         first = spans.first[low : high + 1]
         part = slice(int(first[0]), int(first[-1]))
@@ -370,7 +365,7 @@ class Search:
             state = self.states[key]
             value = state.value[ideal]
             for before, option in state.via:
-                spans = self.spans[option]
+                spans = self.spans[before, option, key]
                 part = slice(spans.first[ideal], spans.first[ideal + 1])
                 reached = self.states[before].value[spans.start[part]]
                 cost = spans.cost[part]
