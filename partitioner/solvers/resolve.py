@@ -7,8 +7,6 @@ scored anew, are incumbents close to the optimum, so that few stages need a pric
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import numpy as np
 
 from partitioner.errors import ProblemError
@@ -54,6 +52,7 @@ class Resolver:
         self._units = reduce_ops(problem)
         self._cuts: Cuts | None = None
         self._enumerated = False
+        self._crowded = False
         self._known: list[Solution] = []
         self._prices: tuple[Prices, ...] = ()
         self._ratio = np.inf
@@ -101,9 +100,12 @@ class Resolver:
         units = repriced_units(problem, self._units)
         session = Session(problem, limits, "resolve", units)
         prices = self._start(session)
-        if session.open and applies(problem):
-            with suppress(TooLargeError):
+        if session.open and applies(problem) and not self._crowded:
+            try:
                 self._run_tables(session, prices)
+            except TooLargeError:
+                # Where it was not for want of time, the next change will not fare better.
+                self._crowded = bool(self._known) and session.open
         if session.open:
             run_cpsat(session)
         solution = session.result()
