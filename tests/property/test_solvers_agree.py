@@ -28,6 +28,11 @@ def test_drawn_problems_by_every_method(first: int) -> None:
         assert trial(seed).failures == (), f"seed {seed}"
 
 
+def test_problems_that_a_method_once_got_wrong() -> None:
+    # Memory counted in with the copies that HiGHS minimizes.
+    assert trial(2220018).failures == ()
+
+
 def test_every_feature_is_drawn_with_every_other() -> None:
     summary = Summary()
     for seed in range(600):

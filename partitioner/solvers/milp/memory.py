@@ -34,7 +34,8 @@ def add_memory(rows: Rows, per_byte: float) -> Sum:
         if wanted or limited[pool]:
             demands[pool].add_all(_bytes(rows, slot, per_byte), float(problem.replicas[option]))
     for demand, budget in zip(demands, problem.pool_bytes, strict=True):
-        total.add_all(demand)
+        if wanted:
+            total.add_all(demand)
         scale = _UNITS / (budget * per_byte) if budget > 0 else 1.0
         if np.isfinite(budget):
             limit = _UNITS * (1 + _ROUNDING) if budget > 0 else 0.0
