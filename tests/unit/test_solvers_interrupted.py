@@ -7,14 +7,17 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from ortools.sat.python import cp_model
 from problem_builder import build, uniform
 
 from partitioner.problem import Objective, Problem, Status
 from partitioner.solvers import k_best, solve
+from partitioner.solvers.cpsat.sound import run_sound
 from partitioner.solvers.kbest import kbest
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends a signal")
@@ -87,3 +90,27 @@ def test_the_plans_known_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_signal_just_before_the_search_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Search:
+        stopped = threading.Event()
+
+        def solve(self, *_: object) -> None:
+            self.stopped.wait(20)
+
+        def stop_search(self) -> None:
+            self.stopped.set()
+
+    submit = ThreadPoolExecutor.submit
+
+    def signalled(pool: ThreadPoolExecutor, run: Callable[..., object], *args: object) -> object:
+        running = submit(pool, run, *args)
+        if run is not int:
+            raise KeyboardInterrupt
+        return running
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", signalled)
+    with pytest.raises(KeyboardInterrupt):
+        run_sound(Search(), cp_model.CpModel())
+    assert Search.stopped.is_set()

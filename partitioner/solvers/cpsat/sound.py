@@ -47,13 +47,16 @@ def run_sound(solver: Any, model: cp_model.CpModel, watch: Any = None) -> Any:
     KeyboardInterrupt
         After Ctrl-C, once the search has stopped.
     """
-    with ThreadPoolExecutor(1) as thread:
-        running = thread.submit(solver.solve, model, watch)
-        try:
-            return running.result()
-        except KeyboardInterrupt:
-            # Told again and again, for it forgets what it is told before it has begun.
-            while not running.done():
-                solver.stop_search()
-                wait([running], _STOP_S)
-            raise
+    thread = ThreadPoolExecutor(1)
+    try:
+        return thread.submit(solver.solve, model, watch).result()
+    except KeyboardInterrupt:
+        # The signal may have come before the search began, and the search forgets what it is told
+        # before that: it is told again and again, until the thread is free for something else.
+        free = thread.submit(int)
+        while not free.done():
+            solver.stop_search()
+            wait([free], _STOP_S)
+        raise
+    finally:
+        thread.shutdown()
