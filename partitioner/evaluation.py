@@ -57,32 +57,32 @@ def evaluate(
     stages = _members(problem, stage_of, placements)
     hops = list(_hops(problem, stage_of))
     counts = problem.replicas.tolist()
-    copies = [[each for each in options for _ in range(counts[each])] for options in placements]
-    send: list[list[float]] = [[0.0] * len(options) for options in copies]
-    recv: list[list[float]] = [[0.0] * len(options) for options in copies]
+    replicas = [[each for each in options for _ in range(counts[each])] for options in placements]
+    send: list[list[float]] = [[0.0] * len(options) for options in replicas]
+    recv: list[list[float]] = [[0.0] * len(options) for options in replicas]
     links: dict[str, float] = {}
-    _charge(problem, copies, hops, send, recv, links)
+    _charge(problem, replicas, hops, send, recv, links)
 
     compute = [
         [float(problem.time_s[ops, option].sum()) for option in options]
-        for ops, options in zip(stages, copies, strict=True)
+        for ops, options in zip(stages, replicas, strict=True)
     ]
     busy = [
         [
             compute[s][r] + float(problem.host_s[option]) + send[s][r] + recv[s][r]
             for r, option in enumerate(options)
         ]
-        for s, options in enumerate(copies)
+        for s, options in enumerate(replicas)
     ]
     stage_period = [_shared(times) for times in busy]
-    links |= _host_loads(problem, copies, busy)
+    links |= _host_loads(problem, replicas, busy)
     loads = [(f"stage {s}", time) for s, time in enumerate(stage_period)] + list(links.items())
     bottleneck, period = max(loads, key=lambda load: load[1])
 
-    latency = _latency(problem, copies, hops, busy)
+    latency = _latency(problem, replicas, hops, busy)
     stage_bytes = _stage_bytes(problem, stage_of, stages, hops)
     pools = np.zeros(len(problem.pool_bytes))
-    for options, size in zip(copies, stage_bytes, strict=True):
+    for options, size in zip(replicas, stage_bytes, strict=True):
         for option in options:
             pools[problem.pool_of[option]] += size
 
@@ -98,7 +98,7 @@ def evaluate(
         stage_bytes=tuple(stage_bytes),
         pool_bytes=tuple(pools.tolist()),
         copies=sum(hop.source is not None and hop.target is not None for hop in hops),
-        devices=sum(len(options) for options in copies),
+        devices=sum(len(options) for options in replicas),
         bottleneck=bottleneck,
         violations=(
             *_violations(problem, stage_of, placements, stages, pools),

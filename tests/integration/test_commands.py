@@ -160,11 +160,12 @@ def test_a_plan_within_caps_and_groups(
     assert moved.predicted is not None
     assert any({before, after} <= set(stage.ops) for stage in moved.stages)
     assert moved.predicted.period_s >= plan.predicted.period_s
-    # No pipeline is as quick for one item as the model on one device, nor this one's period halved.
+    # Handing over makes every pipeline slower for one item than the model on its best device.
     cap = min(each.latency_s for each in plan.alternatives if each.name.startswith("single"))
     assert main([*argv, "--latency-cap", str(cap), "--second", "devices"]) == 0
     uncut = Plan.load(path)
     assert uncut.predicted is not None
+    assert uncut.name.startswith("single")
     assert uncut.predicted.latency_s <= cap * (1 + 1e-9)
     capsys.readouterr()
     assert main([*argv, "--period-cap", str(plan.predicted.bound_s / 4)]) == 1
