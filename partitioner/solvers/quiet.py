@@ -21,7 +21,7 @@ class _Quiet:
 
     def __enter__(self) -> None:
         with self._lock:
-            if self._inside == 0 and os.name == "posix":
+            if self._inside == 0:
                 self._turn_off()
             self._inside += 1
 
@@ -50,7 +50,7 @@ quiet = _Quiet()
 
 HiGHS prints single lines of its own from C++, whatever it is told about its log. The descriptor is
 the whole process's: what other threads write to it meanwhile is lost too, so that nothing but the
-call belongs inside. It does nothing without a standard output, or elsewhere than on POSIX.
+call belongs inside. It does nothing without a standard output.
 """
 
 

@@ -209,7 +209,6 @@ def test_mistakes_are_told_before_any_work(
     assert sorted(tmp_path.iterdir()) == before
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
 def test_interrupted_it_gives_the_best_so_far(tmp_path: Path) -> None:
     """A signal once progress says that there is an assignment and no proof."""
     instance = written(tmp_path / "g.json", graph(400, k=8, seed=1))

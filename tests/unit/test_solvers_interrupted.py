@@ -20,8 +20,6 @@ from partitioner.solvers import k_best, solve
 from partitioner.solvers.cpsat.sound import run_sound
 from partitioner.solvers.kbest import kbest
 
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends a signal")
-
 LIMIT_S = 60.0
 
 

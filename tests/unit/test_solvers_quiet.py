@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import subprocess
 import sys
 import threading
@@ -11,8 +10,6 @@ import threading
 import pytest
 
 from partitioner.solvers.quiet import quiet
-
-pytestmark = pytest.mark.skipif(os.name == "nt", reason="does nothing elsewhere than on POSIX")
 
 
 def say(text: bytes) -> None:
