@@ -10,7 +10,7 @@ import numpy as np
 
 from partitioner.evaluation import evaluate
 from partitioner.problem import Objective, Problem, Solution
-from partitioner.solvers.diagnosis.oracle import Oracle
+from partitioner.solvers.diagnosis.oracle import CAPPED, Oracle
 
 __all__ = ["LIMITS", "Lift", "Limit"]
 
@@ -77,20 +77,13 @@ def _pins(problem: Problem) -> Iterator[Limit]:
         allowed[list(ops)] = True
         return replace(p, allowed=allowed)
 
-    def least(p: Problem, known: Solution, oracle: Oracle) -> Lift:
-        ops = _smallest(pinned, lambda some: oracle.feasible(without(p, some)) is not None)
+    def words(p: Problem, ops: Sequence[int]) -> tuple[str, str, str]:
         names = _listed([p.op_names[op] for op in ops])
-        return Lift(
-            f"pin of {names}",
-            len(ops),
-            0,
-            "op without a pin" if len(ops) == 1 else "ops without a pin",
-            f"drop the pin of {names}",
-            lambda q: without(q, ops),
-        )
+        unit = "op without a pin" if len(ops) == 1 else "ops without a pin"
+        return f"pin of {names}", unit, f"drop the pin of {names}"
 
     if pinned:
-        yield Limit(lambda p: without(p, pinned), least)
+        yield _dropped(pinned, without, words)
 
 
 def _colocation(problem: Problem) -> Iterator[Limit]:
@@ -100,20 +93,28 @@ def _colocation(problem: Problem) -> Iterator[Limit]:
     def without(p: Problem, dropped: Sequence[tuple[int, ...]]) -> Problem:
         return replace(p, colocate=tuple(g for g in p.colocate if g not in dropped))
 
-    def least(p: Problem, known: Solution, oracle: Oracle) -> Lift:
-        dropped = _smallest(groups, lambda some: oracle.feasible(without(p, some)) is not None)
+    def words(p: Problem, dropped: Sequence[tuple[int, ...]]) -> tuple[str, str, str]:
         names = " and ".join(f"({_listed([p.op_names[op] for op in g])})" for g in dropped)
-        return Lift(
-            f"colocation of {names}",
-            len(dropped),
-            0,
-            "group apart" if len(dropped) == 1 else "groups apart",
-            f"let {names} be in different stages",
-            lambda q: without(q, dropped),
-        )
+        unit = "group apart" if len(dropped) == 1 else "groups apart"
+        return f"colocation of {names}", unit, f"let {names} be in different stages"
 
     if groups:
-        yield Limit(lambda p: without(p, groups), least)
+        yield _dropped(groups, without, words)
+
+
+def _dropped(
+    items: Sequence[T],
+    without: Callable[[Problem, Sequence[T]], Problem],
+    words: Callable[[Problem, Sequence[T]], tuple[str, str, str]],
+) -> Limit:
+    """A limit of items that each hold or are dropped; `words`: limit, unit and lift for some."""
+
+    def least(p: Problem, known: Solution, oracle: Oracle) -> Lift:
+        some = _smallest(items, lambda each: oracle.feasible(without(p, each)) is not None)
+        name, unit, text = words(p, some)
+        return Lift(name, len(some), 0, unit, text, lambda q: without(q, some))
+
+    return Limit(lambda p: without(p, items), least)
 
 
 def _pools(problem: Problem) -> Iterator[Limit]:
@@ -223,10 +224,7 @@ def _whole(
 
 def _caps(problem: Problem) -> Iterator[Limit]:
     """Limits on period and latency."""
-    for name, objective in (
-        ("period_cap_s", Objective.PERIOD),
-        ("latency_cap_s", Objective.LATENCY),
-    ):
+    for name, objective in CAPPED.items():
         if np.isfinite(getattr(problem, name)):
             yield _cap(name, objective)
 

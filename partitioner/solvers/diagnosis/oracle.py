@@ -12,7 +12,7 @@ from partitioner.problem import Objective, Problem, Solution, Status, TransferCo
 from partitioner.solvers import solve
 from partitioner.solvers.limits import Clock
 
-__all__ = ["Oracle"]
+__all__ = ["CAPPED", "Oracle"]
 
 # Of one question: what small limits leave open for longer is taken as unknown.
 _EACH_S = 5.0
@@ -38,7 +38,7 @@ class Oracle:
 
     def feasible(self, problem: Problem) -> Solution | None:
         """Some assignment; None when there is none, or (`doubted`) none was found."""
-        for name, objective in _CAPPED.items():
+        for name, objective in CAPPED.items():
             cap = getattr(problem, name)
             if np.isfinite(cap):
                 changed: dict[str, Any] = {name: np.inf}
@@ -65,7 +65,7 @@ class Oracle:
         return None
 
 
-_CAPPED = {"period_cap_s": Objective.PERIOD, "latency_cap_s": Objective.LATENCY}
+CAPPED = {"period_cap_s": Objective.PERIOD, "latency_cap_s": Objective.LATENCY}
 """Limits that depend on costs, and what to minimize to see whether they can be met."""
 
 
