@@ -271,3 +271,41 @@ def test_a_model_that_takes_longer_to_build_than_there_is_time_is_not_built(
     found = solve(problem, method="cpsat", time_limit_s=5.0)
     assert found.stats.wall_s < 4.0
     assert found.stats.bound <= solve(problem, method="brute").stats.objective * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("objective", list(Objective))
+def test_a_cap_at_the_only_assignment_among_costs_far_apart(objective: Objective) -> None:
+    # Two devices share 90 us of work; the cap leaves one way, which neither taking the largest
+    # first finds nor integers of which the last op's worst time is a small number.
+    sizes = [16.0, 17.0, 14.0, 11.0, 9.0, 9.0, 7.0, 7.0]
+    n = len(sizes) + 1
+    problem = build(
+        1e-6 * np.array([*([size, size] for size in sizes), [0.0, 1e27]]),
+        [(n - 1, (), 1.0, True)],
+        objective=objective,
+        contiguous=False,
+        period_cap_s=45e-6,
+        constant_bytes=np.full(n, 1e9),
+        constant_ops=tuple((op,) for op in range(n)),
+    )
+    best = solve(problem, method="brute").stats.objective
+    found = solve(problem, method="cpsat", workers=1)
+    assert found.stats.status is Status.OPTIMAL
+    assert found.stats.objective == pytest.approx(best, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("excess", "best"), [(0.5e-9, 0.5), (1.0001e-9, 1.0), (2e-9, 1.0), (1e-7, 1.0)]
+)
+def test_a_cap_broken_by_less_than_the_rounding(excess: float, best: float) -> None:
+    # Two replicas halve the period, but take a little more than the cap; evaluation forgives 1e-9.
+    problem = build(
+        np.array([[1.0, 1.0 + excess]]),
+        [(0, (), 1.0, True)],
+        replicas=np.array([1, 2]),
+        contiguous=False,
+        latency_cap_s=1.0,
+    )
+    found = solve(problem, method="cpsat", workers=1)
+    assert found.stats.objective == pytest.approx(best)
+    assert found.stats.status is Status.OPTIMAL

@@ -91,10 +91,14 @@ class FreeRows:
 
     def _scale(self, load: int, quantum: float) -> float:
         """Steps of one unit of a load."""
-        limit = self.model.limit[load]
-        timed = load in self.model.timed or load in self.model.aim
-        if timed or not np.isfinite(limit) or limit <= 0:
-            return 1.0 / quantum if timed else 1.0
+        model, limit = self.model, self.model.limit[load]
+        if load in model.aim:
+            return 1.0 / quantum
+        if not np.isfinite(limit) or limit <= 0:
+            return 1.0
+        if load in model.timed:
+            # The objective may be far larger, or no time at all.
+            return self.cap / limit
         # Counts, and bytes that are whole numbers, are best left as they are.
         return _LARGEST / limit if load in self._fractions else min(1.0, _LARGEST / limit)
 
@@ -305,6 +309,10 @@ class FreeRows:
             for slot in slots:
                 self.cp.add_hint(self.at[unit][slot], int(slot_of[unit] == slot))
 
+    def forbid(self, slot_of: Sequence[int]) -> None:
+        """Take an assignment out of the model."""
+        self.cp.add_bool_or(self.at[unit][slot].negated() for unit, slot in enumerate(slot_of))
+
     def read(self, value: Callable[[Any], int]) -> list[int]:
         """Slots of a CP-SAT solution."""
         return [
@@ -339,6 +347,7 @@ def prove(
     ceiling: float,
     floor: float,
     start: Sequence[int] | None,
+    without: Sequence[Sequence[int]],
     bits: int,
     time_s: float,
     workers: int,
@@ -355,6 +364,8 @@ def prove(
         A bound already proven.
     start : sequence of int or None
         Slots of a known assignment.
+    without : sequence of sequences of int
+        Slots of assignments that are left out.
     bits : int
         Bits that the ceiling takes as an integer.
     found : callable
@@ -368,6 +379,8 @@ def prove(
     rows = FreeRows(model, quantum, cap)
     if floor > 0:
         rows.cp.add(rows.goal >= min(cap, int(floor / quantum * (1 - 1e-12))))
+    for slots in without:
+        rows.forbid(slots)
     if start is not None:
         rows.hint(canonical(model, start))
     solver = sound_solver(Limits(workers=workers, seed=seed), max(0.05, clock.left_s))

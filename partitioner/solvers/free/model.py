@@ -18,7 +18,14 @@ import numpy as np
 
 from partitioner.errors import ProblemError
 from partitioner.problem import Objective, Problem
-from partitioner.solvers.reduce import Flow, Units, most_stages, stages_of, symmetry
+from partitioner.solvers.reduce import (
+    Flow,
+    Units,
+    largest_stage_bytes,
+    most_stages,
+    stages_of,
+    symmetry,
+)
 
 __all__ = ["Assignment", "Edge", "FreeModel", "Terms", "free_model"]
 
@@ -343,12 +350,8 @@ def _slots(problem: Problem, n_units: int) -> tuple[tuple[int, ...], tuple[tuple
 
 def _memory_binds(problem: Problem, n_slots: int) -> tuple[int, ...]:
     """Pools that stages could overflow."""
-    stage = (
-        float(problem.constant_bytes.sum())
-        + float(problem.live_bytes.max())
-        + problem.queue_slots * float(problem.tensor_bytes.sum())
-    )
-    most = stage * min(n_slots, problem.max_stages) * int(problem.replicas.max())
+    stages = min(n_slots, problem.max_stages)
+    most = largest_stage_bytes(problem) * stages * int(problem.replicas.max())
     return tuple(int(pool) for pool in np.flatnonzero(problem.pool_bytes < most))
 
 

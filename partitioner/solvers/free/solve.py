@@ -19,7 +19,7 @@ from partitioner.solvers.free.packing import Packing
 from partitioner.solvers.free.repartition import repartition
 from partitioner.solvers.free.search import anneal, greedy
 from partitioner.solvers.heuristics import scored
-from partitioner.solvers.limits import RELATIVE
+from partitioner.solvers.limits import RELATIVE, Clock
 from partitioner.solvers.pipeline import run_mincut, run_pipeline
 from partitioner.solvers.reduce import reduce_ops
 from partitioner.solvers.session import Session
@@ -215,25 +215,36 @@ def _known(session: Session, model: FreeModel) -> list[int] | None:
 
 
 def _cpsat(session: Session, model: FreeModel, time_s: float, *, bounds: bool = True) -> None:
-    """CP-SAT, anew with finer integers when a finished search leaves rounding open."""
+    """CP-SAT, anew with finer integers when a finished search leaves rounding open.
+
+    Rounding of the objective, or of a limit that a solution breaks; with the finest integers,
+    solutions refused are left out. Without `bounds`, for a model of another problem, once.
+    """
     problem, limits = session.problem, session.limits
-    end = session.clock.left_s - time_s
+    clock = Clock(min(time_s, session.clock.left_s))
+    refused: list[list[int]] = []
+    without: list[list[int]] = []
     bits = _BITS
 
     def found(slots: list[int], bound: float) -> None:
         if bounds:
             session.prove(min(bound, session.objective) * (1 - 1e-9))
-        session.offer(scored(problem, *model.assignment(slots), "cpsat"))
+        candidate = scored(problem, *model.assignment(slots), "cpsat")
+        if candidate is None:
+            refused.append(slots)
+        session.offer(candidate)
 
-    while session.open and session.clock.left_s > end and bits <= _MOST_BITS:
+    while session.open and clock.left_s > 0:
         ceiling = session.objective if session.best is not None else _ceiling(problem, model)
+        refused.clear()
         outcome = prove(
             model,
             ceiling=ceiling,
             floor=session.bound,
             start=_known(session, model),
+            without=without,
             bits=bits,
-            time_s=session.clock.left_s - max(end, 0.0),
+            time_s=clock.left_s,
             workers=limits.workers,
             seed=limits.seed,
             found=found,
@@ -245,14 +256,19 @@ def _cpsat(session: Session, model: FreeModel, time_s: float, *, bounds: bool = 
                 session.prove_infeasible()
             return
         session.prove(outcome.bound)
+        if bits == _MOST_BITS:
+            without += refused
         if not outcome.finished:
             return
         if not session.objective < ceiling / 2:
-            bits += _MORE_BITS
+            # A much better incumbent alone makes the steps finer.
+            if bits == _MOST_BITS and not refused:
+                return
+            bits = min(bits + _MORE_BITS, _MOST_BITS)
 
 
 def _ceiling(problem: Problem, model: FreeModel) -> float:
-    """An objective that every assignment meets."""
+    """An objective that every assignment meets that keeps the limits."""
     total = sum(max((a for t in terms for _, a in t), default=0.0) for terms in model.unit_terms)
     total += sum(a for terms in model.slot_terms for _, a in terms)
     ends = model.n_slots + 1
@@ -261,7 +277,8 @@ def _ceiling(problem: Problem, model: FreeModel) -> float:
         total += float(each.sum()) * ends
     total += float(problem.constant_bytes.sum() + problem.live_bytes.sum()) * ends
     total += problem.queue_slots * float(problem.tensor_bytes.sum()) * ends
-    return (total + problem.n_tensors * ends) * float(problem.replicas.max())
+    total = (total + problem.n_tensors * ends) * float(problem.replicas.max())
+    return min([total, *(model.limit[load] for load in model.aim)])
 
 
 def _pack(session: Session, model: FreeModel) -> None:
