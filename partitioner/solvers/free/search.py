@@ -177,7 +177,7 @@ def anneal(
     model: FreeModel,
     start: Sequence[int],
     seed: int,
-    goes_on: Callable[[], bool],
+    left_s: Callable[[], float],
     steps: int,
     bound: float = 0.0,
 ) -> Iterator[tuple[float, list[int]]]:
@@ -185,8 +185,8 @@ def anneal(
 
     Parameters
     ----------
-    goes_on : callable
-        Asked now and then whether there is time.
+    left_s : callable
+        Seconds left; asked now and then.
     steps : int
         Moves tried while the temperature falls once; then it starts anew, another way.
     bound : float
@@ -201,12 +201,11 @@ def anneal(
     reference = state.value() or 1.0
     movable = [unit for unit, slots in enumerate(model.slots_of) if len(slots) > 1]
     ways = itertools.cycle(_WAYS)
-    while movable and goes_on():
+    while movable and left_s() > 0:
         share, warm = next(ways)
-
         state.aim_at(_target(bound, best if best < math.inf else reference, share))
         for step in range(steps):
-            if step % 256 == 0 and not goes_on():
+            if step % 256 == 0 and left_s() <= 0:
                 return
             heat = warm * reference * (_COLD / warm) ** (step / steps)
             changed = _try(state, rng, movable, heat)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
@@ -142,24 +142,20 @@ def _walk(session: Session, model: FreeModel) -> None:
         known = model.slots((session.best.stage_of, session.best.placements))
         starts = starts if known is None else [known]
     time_s = min(_WALK * limits.time_limit_s, _WALK_UNIT_S * len(model.slots_of))
-    end = session.clock.left_s - time_s
-
-    def goes_on() -> bool:
-        return session.open and session.clock.left_s > end
-
     for slots in starts:
-        for _, better in anneal(model, slots, limits.seed, goes_on, _STEPS, session.bound):
+        left_s = _part(session, time_s)
+        for _, better in anneal(model, slots, limits.seed, left_s, _STEPS, session.bound):
             session.offer(scored(problem, *model.assignment(better), "annealing"))
-        end -= time_s
         if session.best is not None:
             return
 
 
 def _coarse(session: Session, time_s: float) -> None:
     """Search with the ends of dear tensors kept together, the dearest alone first."""
-    problem, limits, clock = session.problem, session.limits, session.clock
+    problem, limits = session.problem, session.limits
     if problem.objective is not Objective.PERIOD or session.best is None:
         return
+    each_s = time_s / len(_DEAR)
     sizes = {len(session.units)}
     for dear in _DEAR if session.open else ():
         smaller = coarsened(problem, session.units, session.objective, dear, _GROWN)
@@ -171,17 +167,12 @@ def _coarse(session: Session, time_s: float) -> None:
         start = model.slots((session.best.stage_of, session.best.placements))
         if not all(model.slots_of) or start is None:
             continue
-        end = clock.left_s - time_s / len(_DEAR)
-        walk_end = clock.left_s - time_s / len(_DEAR) / 2
-
-        def goes_on(end: float = walk_end) -> bool:
-            return session.open and clock.left_s > end
-
-        for _, slots in anneal(model, start, limits.seed, goes_on, _STEPS, session.bound):
+        left_s, walk_s = _part(session, each_s), _part(session, each_s / 2)
+        for _, slots in anneal(model, start, limits.seed, walk_s, _STEPS, session.bound):
             session.offer(scored(problem, *model.assignment(slots), "coarse"))
         if session.open:
             # A bound of the coarser problem is none of this one.
-            _cpsat(session, model, clock.left_s - end, bounds=False)
+            _cpsat(session, model, left_s(), bounds=False)
 
 
 def _quick(model: FreeModel) -> Iterator[list[int]]:
@@ -221,7 +212,7 @@ def _cpsat(session: Session, model: FreeModel, time_s: float, *, bounds: bool = 
     solutions refused are left out. Without `bounds`, for a model of another problem, once.
     """
     problem, limits = session.problem, session.limits
-    clock = Clock(min(time_s, session.clock.left_s))
+    left_s = _part(session, min(time_s, session.clock.left_s))
     refused: list[list[int]] = []
     without: list[list[int]] = []
     bits = _BITS
@@ -234,7 +225,7 @@ def _cpsat(session: Session, model: FreeModel, time_s: float, *, bounds: bool = 
             refused.append(slots)
         session.offer(candidate)
 
-    while session.open and clock.left_s > 0:
+    while left_s() > 0:
         ceiling = session.objective if session.best is not None else _ceiling(problem, model)
         refused.clear()
         outcome = prove(
@@ -244,7 +235,7 @@ def _cpsat(session: Session, model: FreeModel, time_s: float, *, bounds: bool = 
             start=_known(session, model),
             without=without,
             bits=bits,
-            time_s=clock.left_s,
+            time_s=left_s(),
             workers=limits.workers,
             seed=limits.seed,
             found=found,
@@ -287,7 +278,7 @@ def _pack(session: Session, model: FreeModel) -> None:
     # What it takes to set up: hops between all slots, for each class of them.
     if len(model.classes) * len(model.edges) * model.n_slots > clock.left_s * _HOPS_A_SECOND:
         return
-    packing = Packing(model, session.objective, lambda: clock.left_s if session.open else 0.0)
+    packing = Packing(model, session.objective, _part(session, clock.left_s))
     prices = load_prices(session.problem, session.units)
     if not prices or session.objective <= 0:
         return
@@ -322,26 +313,20 @@ def _pack(session: Session, model: FreeModel) -> None:
 
 def _improve(session: Session, model: FreeModel) -> None:
     """Walk, then divide the units of a few slots anew."""
-    limits, clock = session.limits, session.clock
-    for share in (_AGAIN, _DIVIDE):
-        end = clock.left_s * (1 - share)
-        start = _known(session, model)
-        if start is None:
-            return
+    problem, limits, clock = session.problem, session.limits, session.clock
+    start = _known(session, model)
+    if start is None:
+        return
+    left_s = _part(session, _AGAIN * clock.left_s)
+    for _, slots in anneal(model, start, limits.seed + 1, left_s, _STEPS, session.bound):
+        session.offer(scored(problem, *model.assignment(slots), "improved"))
+    start = _known(session, model) or start
+    left_s = _part(session, _DIVIDE * clock.left_s)
+    for _, slots in repartition(model, start, limits.seed, limits.workers, left_s):
+        session.offer(scored(problem, *model.assignment(slots), "improved"))
 
-        def left_s(end: float = end) -> float:
-            return clock.left_s - end if session.open else 0.0
 
-        if share == _AGAIN:
-            found = anneal(
-                model,
-                start,
-                limits.seed + 1,
-                lambda left_s=left_s: left_s() > 0,  # type: ignore[misc]
-                _STEPS,
-                session.bound,
-            )
-        else:
-            found = repartition(model, start, limits.seed, limits.workers, left_s)
-        for _, slots in found:
-            session.offer(scored(session.problem, *model.assignment(slots), "improved"))
+def _part(session: Session, time_s: float) -> Callable[[], float]:
+    """Seconds left of so many from now, none once nothing is left to do."""
+    clock = Clock(time_s)
+    return lambda: clock.left_s if session.open else 0.0
