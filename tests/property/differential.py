@@ -140,32 +140,28 @@ def disagreements(
     if not again.feasible:
         yield f"breaks a rule: {again.violations[0]}"
     stats, least = found.stats, best.stats
-    value = again.value(problem.objective)
-    if may_be_open and stats.status is not Status.OPTIMAL:
-        if stats.bound > least.objective * (1 + 1e-9):
-            yield f"bounded by {stats.bound!r}, above the best, {least.objective!r}"
-        return
-    if stats.status is not Status.OPTIMAL or stats.gap > RELATIVE:
+    still_open = may_be_open and stats.status is not Status.OPTIMAL
+    if not still_open and (stats.status is not Status.OPTIMAL or stats.gap > RELATIVE):
         yield f"proves a gap of {stats.gap:.2e} only"
-    yield from _apart("objective", (stats.objective, value), stats.bound, least.objective)
-    if problem.second is None:
+    values = (stats.objective, again.value(problem.objective))
+    yield from _apart("objective", values, stats.bound, least.objective, still_open)
+    if problem.second is None or still_open:
         return
     if stats.second is None or stats.second_bound is None or least.second is None:
         yield "leaves out the second objective"
         return
-    if may_be_open and stats.second_bound < stats.second * (1 - RELATIVE):
-        if stats.second_bound > least.second * (1 + 1e-9):
-            yield f"second bounded by {stats.second_bound!r}, above the best, {least.second!r}"
-        return
-    value = again.value(problem.second)
-    yield from _apart("second objective", (stats.second, value), stats.second_bound, least.second)
+    still_open = may_be_open and stats.second_bound < stats.second * (1 - RELATIVE)
+    values = (stats.second, again.value(problem.second))
+    yield from _apart("second objective", values, stats.second_bound, least.second, still_open)
 
 
-def _apart(name: str, values: tuple[float, float], bound: float, least: float) -> Iterator[str]:
+def _apart(
+    name: str, values: tuple[float, float], bound: float, least: float, still_open: bool
+) -> Iterator[str]:
     claimed, scored = values
     if abs(claimed - scored) > 1e-12 * abs(scored):
         yield f"{name} is claimed to be {claimed!r} and is {scored!r}"
-    if abs(scored - least) > RELATIVE * abs(least):
+    if scored < least * (1 - RELATIVE) or (scored > least * (1 + RELATIVE) and not still_open):
         yield f"{name} {scored!r}, the best is {least!r}"
     if bound > least * (1 + 1e-9):
         yield f"{name} bounded by {bound!r}, above the best, {least!r}"

@@ -105,7 +105,8 @@ class _Draw:
         if large and self.n > 7:
             self.cut_graph(7)
         most = min(self.n, 4)
-        self.fields["max_stages"] = self.chance.randint(1, most) if self.some(0.35) else most
+        self.max_stages = self.chance.randint(1, most) if self.some(0.35) else most
+        self.fields["max_stages"] = self.max_stages
 
     def cut_graph(self, n: int) -> None:
         """Keep the first ops."""
@@ -140,7 +141,7 @@ class _Draw:
         """A random assignment that breaks no rule of order or resources."""
         options: list[int] = []
         left = self.capacity.copy()
-        most = self.chance.randint(1, int(self.fields["max_stages"]))  # type: ignore[call-overload]
+        most = self.chance.randint(1, self.max_stages)
         for _ in range(min(most, self.n)):
             fit = [d for d in range(self.m) if (self.uses[d] <= left).all()]
             if not fit:
@@ -256,9 +257,10 @@ class _Draw:
         limits: dict[str, object] = {}
         if "pool_bytes" in self.fields:
             factors = self.rng.uniform(0.8, 1.4, len(found.pool_bytes))
-            limits["pool_bytes"] = np.ceil(np.array(found.pool_bytes) * factors + 1)
+            budgets = np.ceil(np.array(found.pool_bytes) * factors + 1)
             if self.some(0.3):
-                limits["pool_bytes"][self.chance.randrange(len(factors))] = np.inf  # type: ignore[index]
+                budgets[self.chance.randrange(len(budgets))] = np.inf
+            limits["pool_bytes"] = budgets
         for name, value in (("period", found.period_s), ("latency", found.latency_s)):
             if self.some(0.3) and np.isfinite(value):
                 cap = value * self.chance.uniform(0.6, 1.2)
