@@ -41,6 +41,13 @@ def plan_file(measured: Partition, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def profiled(network_file: Path, profile_file: Path, pair: list[str], tmp_path: Path) -> list[str]:
+    """Arguments: a model, devices, and a profile of its own that lacks nothing."""
+    profile = shutil.copy(profile_file, tmp_path / "profile.json")
+    return [str(network_file), "--devices", *pair, "--profile", str(profile)]
+
+
 def read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
@@ -96,16 +103,10 @@ def test_a_complete_profile_is_printed_at_once(
 
 @pytest.mark.usefixtures("nothing_measured")
 def test_plan_show_and_explain(
-    network_file: Path,
-    profile_file: Path,
-    pair: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    profiled: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    profile = shutil.copy(profile_file, tmp_path / "profile.json")
     path, data = tmp_path / "plan.json", tmp_path / "data.json"
-    argv = ["plan", str(network_file), "--devices", *pair, "--profile", str(profile)]
-    argv += ["--strategy", "pipeline", "-o", str(path), "--json", str(data)]
+    argv = ["plan", *profiled, "--strategy", "pipeline", "-o", str(path), "--json", str(data)]
     assert main(argv) == 0
     out, err = capsys.readouterr()
     assert err == ""
@@ -140,16 +141,10 @@ def test_an_estimated_plan_measures_nothing_and_says_so(
 
 @pytest.mark.usefixtures("nothing_measured")
 def test_a_plan_within_caps_and_groups(
-    network_file: Path,
-    profile_file: Path,
-    pair: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    profiled: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    profile = shutil.copy(profile_file, tmp_path / "profile.json")
     path = tmp_path / "plan.json"
-    argv = ["plan", str(network_file), "--devices", *pair, "--profile", str(profile)]
-    argv += ["-o", str(path)]
+    argv = ["plan", *profiled, "-o", str(path)]
     assert main([*argv, "--strategy", "pipeline"]) == 0
     plan = Plan.load(path)
     assert plan.predicted is not None
@@ -174,20 +169,17 @@ def test_a_plan_within_caps_and_groups(
 
 @pytest.mark.usefixtures("nothing_measured")
 def test_run_with_everything(
-    network_file: Path,
-    profile_file: Path,
+    profiled: list[str],
     plan_file: Path,
     measured: Partition,
     items: list[dict[str, Array]],
-    pair: list[str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     files = {name: tmp_path / name for name in ("in.npz", "out.npz", "trace.json", "data.json")}
     np.savez(files["in.npz"], picture=np.stack([item["picture"] for item in items]))
-    profile = shutil.copy(profile_file, tmp_path / "profile.json")
-    argv = ["run", str(network_file), "--devices", *pair, "--profile", str(profile)]
-    argv += ["--plan", str(plan_file), "--measure", "--rounds", "1", "--seconds", "0.02"]
+    argv = ["run", *profiled, "--plan", str(plan_file)]
+    argv += ["--measure", "--rounds", "1", "--seconds", "0.02"]
     argv += ["--input", str(files["in.npz"]), "--output", str(files["out.npz"])]
     argv += ["--trace", str(files["trace.json"]), "--json", str(files["data.json"])]
     assert main(argv) == 0
