@@ -14,11 +14,12 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_matrix
 
 from partitioner.problem import Floats, Ints, LatencyModel, Objective, Problem
-from partitioner.solvers.reduce import Units, most_stages
+from partitioner.solvers.reduce import Units, beside, most_stages
 
 __all__ = [
     "Prices",
     "caller_bound",
+    "hangs_on_both_ends",
     "load_prices",
     "lower_bound",
     "repriced",
@@ -81,18 +82,18 @@ def lower_bound(problem: Problem, units: Units, prices: tuple[Prices, ...]) -> f
 
 def caller_bound(problem: Problem, units: Units) -> float:
     """Least time that the caller itself spends on one item, seconds."""
-    caller = problem.n_options
+    caller, send, recv = problem.n_options, problem.send, problem.recv
     seconds = 0.0
     for flow in units.flows:
         amount = float(problem.amount[flow.tensor])
         if flow.producer < 0:
             runs = units.runs[list(flow.readers)].any(axis=0)
-            cost = _seconds(problem.send.base_s, problem.send.per_unit_s, amount)[caller, :-1]
-            seconds += float(cost[runs].min(initial=np.inf)) if runs.any() else 0.0
+            cost = send.base_s[caller, :-1] + amount * send.per_unit_s[caller, :-1]
+            seconds += float(cost[runs].min()) if runs.any() else 0.0
         elif flow.to_caller:
             runs = units.runs[flow.producer]
-            cost = _seconds(problem.recv.base_s, problem.recv.per_unit_s, amount)[:-1, caller]
-            seconds += float(cost[runs].min(initial=np.inf)) if runs.any() else 0.0
+            cost = recv.base_s[:-1, caller] + amount * recv.per_unit_s[:-1, caller]
+            seconds += float(cost[runs].min()) if runs.any() else 0.0
     return seconds
 
 
@@ -118,8 +119,8 @@ def repriced(problem: Problem, units: Units, known: tuple[Prices, ...]) -> tuple
     return tuple(prices for prices in found if prices.total > 0)
 
 
-def transfer_bounds(problem: Problem, option: int, amount: Floats) -> tuple[Floats, Floats]:
-    """Least send and receive cost of tensors between `option` and any other stage's option.
+def transfer_bounds(problem: Problem, option: int, amount: Floats) -> tuple[Floats, Floats, Floats]:
+    """Least cost of tensors between a stage on `option` and any stage beside it.
 
     Parameters
     ----------
@@ -130,24 +131,35 @@ def transfer_bounds(problem: Problem, option: int, amount: Floats) -> tuple[Floa
 
     Returns
     -------
-    send_s, recv_s : array, shape (k,)
-        0 where no option can stand beside it.
+    send_s, recv_s, link_s : array, shape (k,)
+        Sent from the option, received by it, on the way to it; 0 where none can stand beside it.
     """
-    beside = [
-        other
-        for other in range(problem.n_options)
-        if np.all(problem.uses[option] + problem.uses[other] <= problem.capacity)
-    ]
-    if not beside:
-        return np.zeros(len(amount)), np.zeros(len(amount))
-    send, recv = problem.send, problem.recv
-    out = send.base_s[option, beside][:, None] + np.outer(send.per_unit_s[option, beside], amount)
-    into = recv.base_s[beside, option][:, None] + np.outer(recv.per_unit_s[beside, option], amount)
-    return out.min(axis=0), into.min(axis=0)
+    others = np.flatnonzero(np.all(problem.uses + problem.uses[option] <= problem.capacity, axis=1))
+    if not len(others):
+        return np.zeros(len(amount)), np.zeros(len(amount)), np.zeros(len(amount))
+
+    def least(base_s: Floats, per_unit_s: Floats) -> Floats:
+        return np.asarray((base_s[:, None] + np.outer(per_unit_s, amount)).min(axis=0))
+
+    send, recv, link = problem.send, problem.recv, problem.link
+    return (
+        least(send.base_s[option, others], send.per_unit_s[option, others]),
+        least(recv.base_s[others, option], recv.per_unit_s[others, option]),
+        least(link.base_s[others, option], link.per_unit_s[others, option]),
+    )
 
 
-def _seconds(base_s: Floats, per_unit_s: Floats, amount: float) -> Floats:
-    return np.asarray(base_s + amount * per_unit_s)
+def hangs_on_both_ends(problem: Problem) -> bool:
+    """Whether what a transfer between stages costs hangs on both their options."""
+    fits = beside(problem)
+    for cost, axis in ((problem.send, 1), (problem.recv, 0)):
+        for part in (cost.base_s[:-1, :-1], cost.per_unit_s[:-1, :-1]):
+            most = np.where(fits, part, 0.0).max(axis=axis)
+            least = np.where(fits, part, np.inf).min(axis=axis)
+            if (most > least).any():
+                return True
+    link = problem.link
+    return bool(link.base_s[:-1, :-1].any() or link.per_unit_s[:-1, :-1].any())
 
 
 def _priced(problem: Problem, units: Units, resource: Floats, slot: float, slots: int) -> Prices:

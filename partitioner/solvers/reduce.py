@@ -21,6 +21,8 @@ __all__ = [
     "Flow",
     "Symmetry",
     "Units",
+    "beside",
+    "largest_stage_bytes",
     "most_stages",
     "reduce_ops",
     "repriced_units",
@@ -93,6 +95,17 @@ class Units:
 
     def __len__(self) -> int:
         return len(self.members)
+
+    def ends(self) -> tuple[list[list[Flow]], list[list[Flow]]]:
+        """Tensors that enter each unit, and those that leave it."""
+        entering: list[list[Flow]] = [[] for _ in self.members]
+        leaving: list[list[Flow]] = [[] for _ in self.members]
+        for flow in self.flows:
+            for reader in flow.readers:
+                entering[reader].append(flow)
+            if flow.producer >= 0:
+                leaving[flow.producer].append(flow)
+        return entering, leaving
 
 
 def reduce_ops(problem: Problem) -> Units:
@@ -218,6 +231,21 @@ def most_stages(problem: Problem) -> int:
     if len(usable) and (usable.sum(axis=1) > 0).all():
         best = min(best, int(problem.capacity.sum() // usable.sum(axis=1).min()))
     return min(best, problem.n_ops)
+
+
+def beside(problem: Problem) -> Bools:
+    """Options that two stages can be on at once, shape (n_options, n_options)."""
+    together = problem.uses[:, None, :] + problem.uses[None, :, :]
+    return np.asarray((together <= problem.capacity).all(axis=2))
+
+
+def largest_stage_bytes(problem: Problem) -> float:
+    """Bytes that no replica of any stage exceeds."""
+    return (
+        float(problem.constant_bytes.sum())
+        + float(problem.live_bytes.max())
+        + problem.queue_slots * float(problem.tensor_bytes.sum())
+    )
 
 
 @dataclass(frozen=True, slots=True)

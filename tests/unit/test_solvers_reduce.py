@@ -146,6 +146,28 @@ def test_a_chain_with_a_tensor_that_no_stage_can_send() -> None:
     assert solve(problem).stats.objective == best(problem) == 4.1
 
 
+def test_a_move_that_just_fits_the_period() -> None:
+    # 2 s and 1 s of sending, 3 s on the link meanwhile, 3 s: all of both devices at 3 s an item.
+    tensors = [(0, (1,), 1.0, False), (1, (), 0.0, True)]
+    times = np.array([2.0, 3.0])[:, None] * np.ones((1, 2))
+    problem = build(times, tensors, send=uniform(2, 0.0, 1.0), link=uniform(2, 0.0, 3.0))
+    assert best(problem) == 3.0
+    assert len(reduced(problem, 3.0).units) == 2
+    assert len(reduced(problem, 2.99).units) == 1
+
+
+def test_a_tensor_that_only_its_quick_reader_can_receive_in_time() -> None:
+    # 0 feeds 1 and 2, 1 feeds 3. Receiving what 0 makes takes 3 s, too long before 1 and 3, but
+    # 0, 1 | 2 | 3 takes 2 + 5 and all in one stage 7.5 s.
+    tensors = [(0, (1, 2), 1.0, False), (1, (3,), 0.0, False)]
+    tensors += [(2, (), 0.0, True), (3, (), 0.0, True)]
+    times = np.array([1.0, 1.0, 0.5, 5.0])[:, None] * np.ones((1, 3))
+    problem = build(times, tensors, recv=uniform(3, 0.0, 3.0), objective=Objective.LATENCY)
+    assert best(problem) == 7.0
+    found = reduced(problem, 7.0, REDUCTIONS[1])
+    assert best(together(problem, found.units)) == 7.0
+
+
 def test_idle_ops_go_along_in_chains_one_after_the_other() -> None:
     # 0 -> 1 -> 2 -> 3 with 1 and 2 idle and ever smaller tensors: only the cut before 3 remains.
     tensors = [(0, (1,), 9.0, False), (1, (2,), 5.0, False), (2, (3,), 1.0, False)]
@@ -155,6 +177,25 @@ def test_idle_ops_go_along_in_chains_one_after_the_other() -> None:
     problem = build(times, tensors, send=cost, recv=cost)
     assert reduced(problem, float("inf")).units.members == ((0, 1, 2), (3,))
     assert solve(problem).stats.objective == best(problem)
+
+
+def test_idle_ops_where_prices_differ_between_devices_of_one_stage_only() -> None:
+    # dev0 and dev1 are one machine by two names: no stage on dev1 ever stands beside one on dev0.
+    tensors = [(0, (1,), 9.0, False), (1, (2,), 1.0, False), (2, (), 1.0, True)]
+    cost = uniform(3, 0.0, 0.1)
+    dear = cost.per_unit_s.copy()
+    dear[0, 1] = dear[1, 0] = 0.7
+    fields: dict[str, object] = {
+        "send": TransferCost(cost.base_s, dear),
+        "uses": np.array([[1, 0], [1, 0], [0, 1]]),
+        "capacity": np.array([1, 1]),
+    }
+    problem = build(np.array([3.0, 0.0, 3.0])[:, None] * np.ones((1, 3)), tensors, **fields)
+    found = reduced(problem, float("inf"), REDUCTIONS[0])
+    assert found.units.members == ((0, 1), (2,))
+    assert best(together(problem, found.units)) == best(problem)
+    apart = dataclasses.replace(problem, uses=np.eye(3, dtype=np.int64), capacity=np.ones(3))
+    assert len(reduced(apart, float("inf"), REDUCTIONS[0]).units) == 3
 
 
 def test_constants_keep_an_idle_op_where_memory_is_short() -> None:

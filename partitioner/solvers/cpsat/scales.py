@@ -13,7 +13,7 @@ import numpy as np
 
 from partitioner.problem import Floats, Ints, Objective, Problem
 from partitioner.solvers.limits import RELATIVE
-from partitioner.solvers.reduce import Units, most_stages
+from partitioner.solvers.reduce import Units, largest_stage_bytes, most_stages
 
 __all__ = [
     "Scale",
@@ -93,12 +93,7 @@ def ceiling(problem: Problem, units: Units) -> float:
     if problem.objective is Objective.DEVICES:
         return float(stages * problem.replicas.max())
     if problem.objective is Objective.MEMORY:
-        stage = (
-            problem.constant_bytes.sum()
-            + problem.live_bytes.max()
-            + problem.queue_slots * problem.tensor_bytes.sum()
-        )
-        return float(stages * problem.replicas.max() * stage)
+        return float(stages * problem.replicas.max() * largest_stage_bytes(problem))
     dearest = [float(row[np.isfinite(row)].max()) for row in units.time_s]
     moves = 0.0
     for cost in (problem.send, problem.recv, problem.link):

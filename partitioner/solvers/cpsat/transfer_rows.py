@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partitioner.problem import Ints, Problem, TransferCost
+from partitioner.solvers.bounds import hangs_on_both_ends
 from partitioner.solvers.cpsat.linear import Linear
 from partitioner.solvers.cpsat.scales import Scale
-from partitioner.solvers.reduce import Flow
+from partitioner.solvers.reduce import Flow, beside
 
 if TYPE_CHECKING:
     from partitioner.solvers.cpsat.model import Model
@@ -24,16 +25,9 @@ __all__ = ["Charges", "tells_pairs_apart"]
 
 
 def tells_pairs_apart(problem: Problem) -> bool:
-    """Whether what a transfer costs hangs on both its ends."""
-    uses = problem.uses
-    fits = np.all(uses[:, None] + uses[None, :] <= problem.capacity, axis=2)
-    for cost, axis in ((problem.send, 1), (problem.recv, 0)):
-        for part in (cost.base_s[:-1, :-1], cost.per_unit_s[:-1, :-1]):
-            most = np.where(fits, part, 0.0).max(axis=axis)
-            least = np.where(fits, part, np.inf).min(axis=axis)
-            if (most > least).any():
-                return True
-    return bool(problem.link.base_s.any() or problem.link.per_unit_s.any())
+    """Whether what a transfer costs, with the caller too, hangs on both its ends."""
+    links = bool(problem.link.base_s.any() or problem.link.per_unit_s.any())
+    return links or hangs_on_both_ends(problem)
 
 
 class Charges:
@@ -51,8 +45,7 @@ class Charges:
         self._model, self._scale = model, scale
         self._p, self._flows = model.problem, model.flows
         self._caller = self._p.n_options
-        uses, capacity = self._p.uses, self._p.capacity
-        self._fits = np.all(uses[:, None] + uses[None, :] <= capacity, axis=2)
+        self._fits = beside(self._p)
         shares = np.append(replicas, 1)
         self._send = self._table(self._p.send, shares[:, None])
         self._recv = self._table(self._p.recv, shares[None, :])

@@ -17,6 +17,7 @@ from partitioner.solvers.bounds import transfer_bounds
 from partitioner.solvers.dp.cuts import Cuts, Rows
 from partitioner.solvers.dp.weights import weighed
 from partitioner.solvers.limits import Clock
+from partitioner.solvers.lines.memory import may_bind
 from partitioner.solvers.reduce import Units
 
 __all__ = ["SpanCosts", "Spans"]
@@ -115,7 +116,7 @@ class SpanCosts:
         self._problem, self._units, self._cuts, self._work = problem, units, cuts, work
         self._cutoff, self._limit_s = cutoff, limit_s
         self._options: dict[int, _Option] = {}
-        self._sums_bytes = problem.objective is Objective.MEMORY or self._memory_may_bind()
+        self._sums_bytes = problem.objective is Objective.MEMORY or may_bind(problem)
         if self._sums_bytes:
             self._own_bytes = weighed(cuts.members, units.constant_bytes[:, None])[:, 0]
             self._shared_bytes = np.array([size for size, _ in units.shared])
@@ -331,7 +332,7 @@ class SpanCosts:
             cuts.members, np.stack([busy, outputs, ~runs], axis=1).astype(np.float64)
         ).T
         moved = self._amounts(moved=True)
-        send_s, recv_s = transfer_bounds(problem, option, moved)
+        send_s, recv_s, link_s = transfer_bounds(problem, option, moved)
         if problem.send_once:
             caller = self._caller_s(option)
             paid = np.array([caller[f.tensor] if f.to_caller else 0.0 for f in cuts.moved])
@@ -343,7 +344,7 @@ class SpanCosts:
         # A stage that pays as much is too long; larger numbers would only spoil the sums.
         weight = np.minimum(np.concatenate([recv, recv_s, send_s]), 2 * most_s)
         rounding = _EPSILON * (len(busy) * float(done[-1]) + cuts.transfers.most(weight))
-        links = np.concatenate([brought, self._link_s(option, moved), np.zeros(len(moved))])
+        links = np.concatenate([brought, link_s, np.zeros(len(moved))])
         links = np.minimum(links, 2 * self._cutoff)
         return _Option(
             most_s=most_s,
@@ -357,17 +358,6 @@ class SpanCosts:
             replicas=replicas,
             budget=float(problem.pool_bytes[problem.pool_of[option]]),
         )
-
-    def _link_s(self, option: int, amount: Floats) -> Floats:
-        """Least link time of tensors that come from another stage."""
-        problem = self._problem
-        beside = np.flatnonzero(np.all(problem.uses + problem.uses[option] <= problem.capacity, 1))
-        if not len(beside):
-            return np.zeros(len(amount))
-        base, per_unit = (
-            part[beside, option] for part in (problem.link.base_s, problem.link.per_unit_s)
-        )
-        return np.asarray((base[:, None] + np.outer(per_unit, amount)).min(axis=0))
 
     def _own_s(self, option: int) -> Floats:
         """Time of each unit with what it must send to the caller."""
@@ -396,15 +386,6 @@ class SpanCosts:
         brought = value[[flow.tensor for flow in cuts.inputs]]
         moved = value[[flow.tensor for flow in cuts.moved]]
         return np.concatenate([brought * inputs, moved, np.zeros(len(moved))])
-
-    def _memory_may_bind(self) -> bool:
-        problem, units = self._problem, self._units
-        largest = (
-            float(problem.constant_bytes.sum())
-            + float(units.live_bytes.max())
-            + problem.queue_slots * float(problem.tensor_bytes.sum())
-        ) * float(problem.replicas.max())
-        return bool((problem.pool_bytes < largest).any())
 
 
 def _stacked(n: int, parts: Sequence[_Part]) -> Spans:

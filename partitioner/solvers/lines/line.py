@@ -64,7 +64,7 @@ class Flows:
         own = np.zeros((n, len(units)))
         recv, send = np.zeros((n, len(flows))), np.zeros((n, len(flows)))
         for option in options:
-            sent, received = transfer_bounds(problem, option, amount)
+            sent, received, _ = transfer_bounds(problem, option, amount)
             out = (
                 problem.send.base_s[option, caller]
                 + amount * (problem.send.per_unit_s[option, caller])

@@ -54,7 +54,7 @@ class Lines:
         self._heads = [group[0] for group in self._classes.classes]
         self._head_of = {each: group[0] for group in self._classes.classes for each in group}
         self.flows = Flows.of(problem, units, self._heads)
-        self._memory = LineMemory(problem, units, self.flows) if may_bind(problem, units) else None
+        self._memory = LineMemory(problem, units, self.flows) if may_bind(problem) else None
         self._slots = most_stages(problem)
         states = prod(len(group) + 1 for group in self._classes.classes)
         self._by_states = states <= _STATES

@@ -6,19 +6,15 @@ import numpy as np
 
 from partitioner.problem import Floats, Ints, Problem
 from partitioner.solvers.lines.line import Flows, Line
-from partitioner.solvers.reduce import Units
+from partitioner.solvers.reduce import Units, largest_stage_bytes
 
 __all__ = ["LineMemory", "may_bind"]
 
 
-def may_bind(problem: Problem, units: Units) -> bool:
+def may_bind(problem: Problem) -> bool:
     """Whether any stage can be too large for a pool."""
-    largest = (
-        float(problem.constant_bytes.sum())
-        + float(units.live_bytes.max())
-        + problem.queue_slots * float(problem.tensor_bytes.sum())
-    )
-    return bool((problem.pool_bytes < largest * float(problem.replicas.max())).any())
+    most = largest_stage_bytes(problem) * float(problem.replicas.max())
+    return bool((problem.pool_bytes < most).any())
 
 
 class LineMemory:

@@ -13,7 +13,7 @@ import numpy as np
 from partitioner.problem import Bools, Floats, LatencyModel, Objective, Problem
 from partitioner.solvers.bounds import Prices
 from partitioner.solvers.limits import RELATIVE
-from partitioner.solvers.reduce import Flow, Units
+from partitioner.solvers.reduce import Flow, Units, beside
 
 __all__ = ["uncuttable"]
 
@@ -34,18 +34,18 @@ def uncuttable(
         cost.base_s[:-1, :-1] + amount * cost.per_unit_s[:-1, :-1]
         for cost in (problem.send, problem.recv, problem.link)
     )
-    beside = _beside(problem) & _ends(units, flows)
+    between = beside(problem) & _ends(units, flows)
     period_s = _limit(problem, cutoff, Objective.PERIOD)
     latency_s = _limit(problem, cutoff, Objective.LATENCY)
     dear = np.zeros(len(flows), dtype=np.bool_)
     if np.isfinite(period_s):
-        dear |= _overloads(problem, send, recv, beside, prices, period_s)
-        dear |= _too_long(problem, units, flows, send, link, beside, period_s)
+        dear |= _overloads(problem, send, recv, between, prices, period_s)
+        dear |= _too_long(problem, units, flows, send, link, between, period_s)
     if np.isfinite(latency_s):
-        dear |= _too_late(problem, units, flows, send + recv + link, beside, latency_s)
+        dear |= _too_late(problem, units, flows, send + recv + link, between, latency_s)
     found = [(flow.producer, *flow.readers) for flow, d in zip(flows, dear, strict=True) if d]
     if np.isfinite(period_s):
-        found += _unreceivable(problem, units, flows, recv, beside, period_s)
+        found += _unreceivable(problem, units, flows, recv, between, period_s)
     return found
 
 
@@ -53,12 +53,6 @@ def _limit(problem: Problem, cutoff: float, objective: Objective) -> float:
     """What the objective of this name must not exceed."""
     cap = problem.period_cap_s if objective is Objective.PERIOD else problem.latency_cap_s
     return (min(cutoff, cap) if problem.objective is objective else cap) * (1 + RELATIVE / 8)
-
-
-def _beside(problem: Problem) -> Bools:
-    """Options that can be used at once, shape (n_options, n_options)."""
-    together = problem.uses[:, None, :] + problem.uses[None, :, :]
-    return np.asarray((together <= problem.capacity).all(axis=2))
 
 
 def _ends(units: Units, flows: list[Flow]) -> Bools:
@@ -77,7 +71,7 @@ def _overloads(
     problem: Problem,
     send: Floats,
     recv: Floats,
-    beside: Bools,
+    between: Bools,
     prices: tuple[Prices, ...],
     period_s: float,
 ) -> Bools:
@@ -85,7 +79,7 @@ def _overloads(
     found = np.zeros(len(send), dtype=np.bool_)
     for price in prices:
         rate = (problem.uses @ price.resource + price.slot) / problem.replicas
-        move = _least(send * rate[:, None] + recv * rate[None, :], beside)
+        move = _least(send * rate[:, None] + recv * rate[None, :], between)
         work = float(price.work.sum()) * (1 - RELATIVE / 8)
         found |= work + move > price.total * period_s
     return found
@@ -97,13 +91,13 @@ def _too_long(
     flows: list[Flow],
     send: Floats,
     link: Floats,
-    beside: Bools,
+    between: Bools,
     period_s: float,
 ) -> Bools:
     """Whether the maker with the send alone, or the link alone, exceeds the period."""
     maker = units.time_s[[flow.producer for flow in flows]] + problem.host_s
     busy = (np.where(np.isfinite(maker), maker, 0.0)[:, :, None] + send) / problem.replicas[:, None]
-    return np.asarray(_least(np.maximum(busy, link), beside) > period_s)
+    return np.asarray(_least(np.maximum(busy, link), between) > period_s)
 
 
 def _unreceivable(
@@ -111,11 +105,11 @@ def _unreceivable(
     units: Units,
     flows: list[Flow],
     recv: Floats,
-    beside: Bools,
+    between: Bools,
     period_s: float,
 ) -> list[tuple[int, int]]:
     """Readers that exceed the period when they receive, with the makers."""
-    least = np.where(beside, recv, np.inf).min(axis=1)
+    least = np.where(between, recv, np.inf).min(axis=1)
     found = []
     for flow, entering in zip(flows, least, strict=True):
         for reader in flow.readers:
@@ -130,12 +124,12 @@ def _too_late(
     units: Units,
     flows: list[Flow],
     move: Floats,
-    beside: Bools,
+    between: Bools,
     latency_s: float,
 ) -> Bools:
     """Whether a move and the least of everything, or of a path through it, take too long."""
     shortest = units.time_s.min(axis=1)
-    least = _least(move, beside)
+    least = _least(move, between)
     if problem.latency_model is LatencyModel.SERIAL or not problem.contiguous:
         return np.asarray((float(shortest.sum()) + least) * (1 - RELATIVE / 8) > latency_s)
     head, tail = shortest.copy(), shortest.copy()

@@ -17,13 +17,7 @@ __all__ = ["twins"]
 
 def twins(problem: Problem, units: Units) -> Iterator[tuple[int, int]]:
     """Pairs of heads (a, b) such that a's stage may be asked not to come after b's."""
-    entering: list[list[Flow]] = [[] for _ in units.members]
-    leaving: list[list[Flow]] = [[] for _ in units.members]
-    for flow in units.flows:
-        for reader in flow.readers:
-            entering[reader].append(flow)
-        if flow.producer >= 0:
-            leaving[flow.producer].append(flow)
+    entering, leaving = units.ends()
     shared = {unit for _, readers in units.shared for unit in readers}
     last: dict[object, int] = {}
     for head in range(len(units)):

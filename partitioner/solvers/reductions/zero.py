@@ -15,25 +15,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from partitioner.problem import Bools, Objective, Problem, TransferCost
-from partitioner.solvers.reduce import Flow, Units, most_stages
+from partitioner.problem import Bools, Objective, Problem
+from partitioner.solvers.bounds import hangs_on_both_ends
+from partitioner.solvers.reduce import Flow, Units, largest_stage_bytes, most_stages
 
 __all__ = ["idle"]
 
 
 def idle(problem: Problem, units: Units) -> Iterator[tuple[int, int]]:
     """Pairs of an idle unit and the neighbour that it may share a stage with; no unit twice."""
-    entering: list[list[Flow]] = [[] for _ in units.members]
-    leaving: list[list[Flow]] = [[] for _ in units.members]
-    for flow in units.flows:
-        for reader in flow.readers:
-            entering[reader].append(flow)
-        if flow.producer >= 0:
-            leaving[flow.producer].append(flow)
-    alike = _alike_wherever(problem)
+    entering, leaving = units.ends()
+    alike = not hangs_on_both_ends(problem)
     light = _light(problem, units)
     taken: set[int] = set()
-    for v in np.flatnonzero(np.where(units.runs, units.time_s, np.inf).min(axis=1) == 0):
+    for v in np.flatnonzero(units.time_s.min(axis=1) == 0):
         for other in _hosts(problem, entering[v], leaving[v], alike):
             if _idle_beside(units, int(v), other, light) and not taken & {int(v), other}:
                 taken |= {int(v), other}
@@ -86,11 +81,7 @@ def _light(problem: Problem, units: Units) -> Bools | None:
 
 def _memory_may_bind(problem: Problem) -> bool:
     """Whether any pool could be too small, whatever is put there."""
-    largest = (
-        float(problem.constant_bytes.sum())
-        + float(problem.live_bytes.max())
-        + problem.queue_slots * float(problem.tensor_bytes.sum())
-    )
+    largest = largest_stage_bytes(problem)
     stages = most_stages(problem)
     for pool, budget in enumerate(problem.pool_bytes):
         copies = 0
@@ -101,26 +92,3 @@ def _memory_may_bind(problem: Problem) -> bool:
         if copies * largest > budget:
             return True
     return False
-
-
-def _alike_wherever(problem: Problem) -> bool:
-    """Whether a transfer's price hangs on the end charged alone."""
-    between = problem.link.base_s[:-1, :-1], problem.link.per_unit_s[:-1, :-1]
-    if any(part.any() for part in between):
-        return False
-    twice = np.all(2 * problem.uses <= problem.capacity, axis=1)
-    return _alike(problem.send, twice) and _alike(
-        TransferCost(problem.recv.base_s.T, problem.recv.per_unit_s.T), twice
-    )
-
-
-def _alike(cost: TransferCost, twice: Bools) -> bool:
-    """Whether each row is the same for all other ends; the own one if it can be used twice."""
-    n = len(twice)
-    matters = ~np.eye(n, dtype=np.bool_) | twice[:, None]
-    for part in (cost.base_s[:-1, :-1], cost.per_unit_s[:-1, :-1]):
-        least = np.where(matters, part, np.inf).min(axis=1)
-        most = np.where(matters, part, -np.inf).max(axis=1)
-        if (least < most).any():
-            return False
-    return True
