@@ -48,7 +48,7 @@ def begin(session: Session) -> tuple[Prices, ...]:
 
 def run_mincut(session: Session) -> None:
     """Serial latency over two options: proven at once, unless the cut breaks a rule it ignores."""
-    cut = minimum_cut(session.problem)
+    cut = minimum_cut(session.problem, session.units)
     if cut.bound_s == float("inf"):
         session.prove_infeasible()
         return

@@ -22,7 +22,7 @@ from ortools.graph.python import max_flow
 from partitioner.errors import ProblemError
 from partitioner.evaluation import evaluate
 from partitioner.problem import Floats, Ints, LatencyModel, Objective, Problem, TransferCost
-from partitioner.solvers.reduce import most_stages, symmetry
+from partitioner.solvers.reduce import Units, most_stages, stages_of, symmetry
 
 __all__ = ["Cut", "applies", "minimum_cut"]
 
@@ -67,8 +67,13 @@ def applies(problem: Problem) -> bool:
     return usable <= 2 or (most_stages(problem) <= 2 and usable * (usable - 1) <= 2 * _MOST_PAIRS)
 
 
-def minimum_cut(problem: Problem) -> Cut:
+def minimum_cut(problem: Problem, units: Units) -> Cut:
     """Solve for the least serial latency.
+
+    Parameters
+    ----------
+    problem, units
+        The problem and its units: nodes of the cut.
 
     Returns
     -------
@@ -86,11 +91,11 @@ def minimum_cut(problem: Problem) -> Cut:
             f"{len(_usable(problem))} usable options, at most {most_stages(problem)} stages and "
             f"the objective {problem.objective.value}; use method 'auto'"
         )
-    group_of = _groups(problem)
+    unit_of = np.array(stages_of(units, range(len(units))), dtype=np.int64)
     bound = float("inf")
     best: tuple[float, Assignment] | None = None
     for sides in _sides(problem):
-        side, least = _cut(problem, group_of, sides)
+        side, least = _cut(problem, unit_of, sides)
         bound = min(bound, least)
         for assignment in _assignments(problem, sides, side):
             value = evaluate(problem, *assignment).value(problem.objective)
@@ -100,7 +105,7 @@ def minimum_cut(problem: Problem) -> Cut:
 
 
 def _usable(problem: Problem) -> list[int]:
-    """Options that a stage can be on, one of each class of which only one can be used at a time."""
+    """Options that a stage can be on."""
     fits = np.all(problem.uses <= problem.capacity, axis=1) & problem.runs().any(axis=0)
     return [int(option) for option in np.flatnonzero(fits)]
 
@@ -123,23 +128,6 @@ def _sides(problem: Problem) -> Iterator[tuple[int, ...]]:
                 yield sides
 
 
-def _groups(problem: Problem) -> Ints:
-    """Node of each op: colocated ops share one, numbers are dense."""
-    leader = list(range(problem.n_ops))
-
-    def find(op: int) -> int:
-        while leader[op] != op:
-            leader[op] = leader[leader[op]]
-            op = leader[op]
-        return op
-
-    for group in problem.colocate:
-        for op in group[1:]:
-            leader[find(op)] = find(group[0])
-    roots = np.array([find(op) for op in range(problem.n_ops)])
-    return np.asarray(np.unique(roots, return_inverse=True)[1].reshape(-1), dtype=np.int64)
-
-
 def _assignments(
     problem: Problem, sides: tuple[int, ...], side: Ints | None
 ) -> Iterator[Assignment]:
@@ -155,10 +143,10 @@ def _assignments(
         yield tuple((1 - side).tolist()), ((sides[1],), (sides[0],))
 
 
-def _cut(problem: Problem, group_of: Ints, sides: tuple[int, ...]) -> tuple[Ints | None, float]:
+def _cut(problem: Problem, unit_of: Ints, sides: tuple[int, ...]) -> tuple[Ints | None, float]:
     """Side of each op and a proven bound, for a stage on each of `sides`."""
-    n = int(group_of.max()) + 1
-    costs = np.array([_unary(problem, group_of, n, option) for option in sides])
+    n = int(unit_of.max()) + 1
+    costs = np.array([_unary(problem, unit_of, n, option) for option in sides])
     host = float(problem.host_s[list(sides)].sum())
     if not np.isfinite(costs).any(axis=0).all():
         return None, float("inf")
@@ -169,23 +157,23 @@ def _cut(problem: Problem, group_of: Ints, sides: tuple[int, ...]) -> tuple[Ints
     network = _Network(n)
     network.add_unary(costs - base)
     for (source, target), forward in (((0, 1), True), ((1, 0), False)):
-        network.add_transfers(problem, group_of, sides[source], sides[target], forward=forward)
-        network.add_inputs(problem, group_of, sides[target], forward=forward)
+        network.add_transfers(problem, unit_of, sides[source], sides[target], forward=forward)
+        network.add_inputs(problem, unit_of, sides[target], forward=forward)
     first_side, flow = network.solve()
-    side = np.where(first_side[group_of], 0, 1)
+    side = np.where(first_side[unit_of], 0, 1)
     return side, (float(base.sum()) + host + flow) * _SLACK
 
 
-def _unary(problem: Problem, group_of: Ints, n: int, option: int) -> Floats:
+def _unary(problem: Problem, unit_of: Ints, n: int, option: int) -> Floats:
     """Seconds of each node on an option: its ops, and what its outputs cost towards the caller."""
     seconds = np.where(problem.runs()[:, option], problem.time_s[:, option], np.inf)
     leaves = problem.to_caller & (problem.producer >= 0)
     caller = problem.n_options
     total = np.zeros(n)
-    np.add.at(total, group_of, seconds)
+    np.add.at(total, unit_of, seconds)
     for cost in (problem.send, problem.link):
         each = _seconds(problem, cost, option, caller)[leaves]
-        np.add.at(total, group_of[problem.producer[leaves]], each)
+        np.add.at(total, unit_of[problem.producer[leaves]], each)
     return total
 
 
@@ -239,25 +227,25 @@ class _Network:
             self._arcs.append((*ends, costs[option, nodes]))
 
     def add_transfers(
-        self, problem: Problem, group_of: Ints, source: int, target: int, *, forward: bool
+        self, problem: Problem, unit_of: Ints, source: int, target: int, *, forward: bool
     ) -> None:
         """Tensors whose producer is on `source` and any reader on `target`."""
         moves = _moves(problem, source, target)
         chosen = np.flatnonzero((problem.producer >= 0) & (moves > 0))
-        ends = group_of[problem.producer[chosen]]
-        self._add_hyperedges(problem, group_of, chosen, ends, moves[chosen], forward=forward)
+        ends = unit_of[problem.producer[chosen]]
+        self._add_hyperedges(problem, unit_of, chosen, ends, moves[chosen], forward=forward)
 
-    def add_inputs(self, problem: Problem, group_of: Ints, target: int, *, forward: bool) -> None:
+    def add_inputs(self, problem: Problem, unit_of: Ints, target: int, *, forward: bool) -> None:
         """Model inputs that any reader on `target` takes from the caller."""
         cost = _inputs(problem, target)
         chosen = np.flatnonzero(cost > 0)
         ends = np.full(len(chosen), self._source if forward else self._sink)
-        self._add_hyperedges(problem, group_of, chosen, ends, cost[chosen], forward=forward)
+        self._add_hyperedges(problem, unit_of, chosen, ends, cost[chosen], forward=forward)
 
     def _add_hyperedges(
         self,
         problem: Problem,
-        group_of: Ints,
+        unit_of: Ints,
         tensors: Ints,
         ends: Ints,
         cost: Floats,
@@ -267,7 +255,7 @@ class _Network:
         """Cost when `ends` is on one side and any reader on the other (forward: the sink's)."""
         hubs = np.arange(self._nodes, self._nodes + len(tensors))
         self._nodes += len(tensors)
-        readers = [group_of[list(problem.consumers[t])] for t in tensors]
+        readers = [unit_of[list(problem.consumers[t])] for t in tensors]
         many = np.repeat(hubs, [len(each) for each in readers])
         ops = np.concatenate(readers) if readers else np.zeros(0, dtype=np.int64)
         never = np.full(len(ops), np.inf)
