@@ -28,6 +28,7 @@ __all__ = [
     "repriced_units",
     "stages_of",
     "symmetry",
+    "times_used",
 ]
 
 
@@ -231,6 +232,12 @@ def most_stages(problem: Problem) -> int:
     if len(usable) and (usable.sum(axis=1) > 0).all():
         best = min(best, int(problem.capacity.sum() // usable.sum(axis=1).min()))
     return min(best, problem.n_ops)
+
+
+def times_used(problem: Problem, most: int) -> Ints:
+    """How often the resources allow each option, `most` times at most, shape (n_options,)."""
+    fits = np.where(problem.uses > 0, problem.capacity // np.maximum(problem.uses, 1), most)
+    return np.asarray(fits.min(axis=1, initial=most))
 
 
 def beside(problem: Problem) -> Bools:

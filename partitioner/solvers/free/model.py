@@ -25,6 +25,7 @@ from partitioner.solvers.reduce import (
     most_stages,
     stages_of,
     symmetry,
+    times_used,
 )
 
 __all__ = ["Assignment", "Edge", "FreeModel", "Terms", "free_model"]
@@ -331,13 +332,10 @@ def _slots(problem: Problem, n_units: int) -> tuple[tuple[int, ...], tuple[tuple
         # transfers, host time and memory.
         most = min(most, 1)
     option_of: list[int] = []
-    of_option: dict[int, list[int]] = {}
-    for option in range(problem.n_options):
-        uses = problem.uses[option]
-        needed = uses > 0
-        times = int((problem.capacity[needed] // uses[needed]).min(initial=most))
-        of_option[option] = list(range(len(option_of), len(option_of) + min(times, most)))
-        option_of += [option] * min(times, most)
+    of_option: list[list[int]] = []
+    for option, times in enumerate(times_used(problem, most).tolist()):
+        of_option.append(list(range(len(option_of), len(option_of) + times)))
+        option_of += [option] * times
     classes: list[tuple[int, ...]] = []
     for members in symmetry(problem).classes:
         own = [of_option[option] for option in members]

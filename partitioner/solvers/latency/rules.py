@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from partitioner.problem import Floats, Ints, LatencyModel, Objective, Problem, TransferCost
-from partitioner.solvers.reduce import Units, symmetry
+from partitioner.solvers.bounds import hangs_on_both_ends
+from partitioner.solvers.reduce import Units, beside, symmetry
 
 __all__ = ["Kind", "Rules", "Wire", "applies", "make_rules"]
 
@@ -127,7 +128,7 @@ def applies(problem: Problem, units: Units) -> bool:
         return False
     if np.isfinite(problem.period_cap_s) and not _period_is_busy(problem):
         return False
-    if not all(_regular(problem, option) for option in range(problem.n_options)):
+    if hangs_on_both_ends(problem) or not _apart(problem):
         return False
     return all(_simple(problem, units, kind) for kind in symmetry(problem).classes)
 
@@ -173,26 +174,15 @@ def _period_is_busy(problem: Problem) -> bool:
     return not any(cost.any() for cost in costs) and bool((problem.host_core < 0).all())
 
 
-def _beside(problem: Problem, option: int) -> list[int]:
-    """Options that stages beside one on `option` can have."""
-    fits = problem.uses + problem.uses[option] <= problem.capacity
-    return [int(other) for other in np.flatnonzero(fits.all(axis=1))]
-
-
-def _regular(problem: Problem, option: int) -> bool:
-    """Whether what a stage pays does not depend on the other end, nor its memory on others."""
-    others = _beside(problem, option)
-    for part in (problem.send.base_s[option], problem.send.per_unit_s[option]):
-        if len(set(part[others].tolist())) > 1:
-            return False
-        if not problem.send_once and part[others].any():
-            return False
-    for part in (problem.recv.base_s[:, option], problem.recv.per_unit_s[:, option]):
-        if len(set(part[others].tolist())) > 1:
-            return False
-    pool = problem.pool_of[option]
-    shared = any(problem.pool_of[other] == pool for other in others)
-    return not (shared and np.isfinite(problem.pool_bytes[pool]))
+def _apart(problem: Problem) -> bool:
+    """Whether a stage neither sends per reader nor shares limited memory with others."""
+    fits = beside(problem)
+    sends = [part[:-1, :-1] for part in (problem.send.base_s, problem.send.per_unit_s)]
+    if not problem.send_once and any(part[fits].any() for part in sends):
+        return False
+    pool = problem.pool_of
+    shared = (fits & (pool[:, None] == pool[None, :])).any(axis=1)
+    return not np.isfinite(problem.pool_bytes[pool[shared]]).any()
 
 
 def _simple(problem: Problem, units: Units, group: tuple[int, ...]) -> bool:
@@ -215,8 +205,8 @@ def _costless(problem: Problem, option: int) -> bool:
 
 def _kind(problem: Problem, units: Units, group: tuple[int, ...], wires: Sequence[Wire]) -> Kind:
     option, caller = group[0], problem.n_options
-    others = _beside(problem, option)
-    beside = others[0] if others else caller
+    others = np.flatnonzero(beside(problem)[option])
+    other = int(others[0]) if len(others) else caller
     copies = int(problem.replicas[option])
     recv, opened, closed = (np.zeros(len(wires)) for _ in range(3))
     flows = {flow.tensor: flow for flow in units.flows}
@@ -224,11 +214,11 @@ def _kind(problem: Problem, units: Units, group: tuple[int, ...], wires: Sequenc
         if wire.tensor < 0:
             continue
         amount = float(problem.amount[wire.tensor])
-        recv[w] = problem.recv.seconds(caller if wire.producer < 0 else beside, option, amount)
+        recv[w] = problem.recv.seconds(caller if wire.producer < 0 else other, option, amount)
         if wire.producer >= 0:
             if flows[wire.tensor].to_caller:
                 closed[w] = problem.send.seconds(option, caller, amount)
-            opened[w] = _both(problem.send, option, beside, amount, closed[w], problem.send_once)
+            opened[w] = _both(problem.send, option, other, amount, closed[w], problem.send_once)
     return Kind(
         options=group,
         single=not problem.uses[option].any(),
@@ -243,10 +233,10 @@ def _kind(problem: Problem, units: Units, group: tuple[int, ...], wires: Sequenc
 
 
 def _both(
-    send: TransferCost, option: int, beside: int, amount: float, closed: float, once: bool
+    send: TransferCost, option: int, other: int, amount: float, closed: float, once: bool
 ) -> float:
-    other = send.seconds(option, beside, amount)
-    return max(other, closed) if once else other + closed
+    opened = send.seconds(option, other, amount)
+    return max(opened, closed) if once else opened + closed
 
 
 def _states(

@@ -17,6 +17,7 @@ import numpy as np
 
 from partitioner.problem import Floats, Problem
 from partitioner.solvers.milp.program import Program, Sum
+from partitioner.solvers.reduce import times_used
 
 __all__ = ["Rows", "slots"]
 
@@ -24,12 +25,7 @@ __all__ = ["Rows", "slots"]
 def slots(problem: Problem) -> tuple[int, ...]:
     """Option of every slot, slots of an option side by side."""
     most = min(problem.max_stages, problem.n_ops)
-    found: list[int] = []
-    for option, uses in enumerate(problem.uses):
-        needed = uses > 0
-        fit = int((problem.capacity[needed] // uses[needed]).min(initial=most))
-        found += [option] * min(most, fit)
-    return tuple(found)
+    return tuple(np.repeat(np.arange(problem.n_options), times_used(problem, most)).tolist())
 
 
 class Rows:

@@ -17,7 +17,13 @@ import numpy as np
 
 from partitioner.problem import Bools, Objective, Problem
 from partitioner.solvers.bounds import hangs_on_both_ends
-from partitioner.solvers.reduce import Flow, Units, largest_stage_bytes, most_stages
+from partitioner.solvers.reduce import (
+    Flow,
+    Units,
+    largest_stage_bytes,
+    most_stages,
+    times_used,
+)
 
 __all__ = ["idle"]
 
@@ -82,13 +88,6 @@ def _light(problem: Problem, units: Units) -> Bools | None:
 def _memory_may_bind(problem: Problem) -> bool:
     """Whether any pool could be too small, whatever is put there."""
     largest = largest_stage_bytes(problem)
-    stages = most_stages(problem)
-    for pool, budget in enumerate(problem.pool_bytes):
-        copies = 0
-        for option in np.flatnonzero(problem.pool_of == pool):
-            used = problem.uses[option] > 0
-            times = np.append(problem.capacity[used] // problem.uses[option][used], stages).min()
-            copies += int(min(times, stages) * problem.replicas[option])
-        if copies * largest > budget:
-            return True
-    return False
+    copies = times_used(problem, most_stages(problem)) * problem.replicas
+    held = np.bincount(problem.pool_of, copies * largest, minlength=len(problem.pool_bytes))
+    return bool((held > problem.pool_bytes).any())

@@ -20,7 +20,7 @@ from ortools.graph.python import max_flow
 from partitioner.problem import Bools, Floats, Problem
 from partitioner.solvers.bounds import Prices
 from partitioner.solvers.lines.line import Flows
-from partitioner.solvers.reduce import Units, most_stages
+from partitioner.solvers.reduce import Units, most_stages, times_used
 
 __all__ = ["Supposed", "Windows"]
 
@@ -250,10 +250,7 @@ class Windows:
 def _capacity(problem: Problem, each: Floats, total: float) -> Floats:
     """Most priced work that a number of stages can do in a second, shape (most stages + 1,)."""
     slots = most_stages(problem)
-    with np.errstate(divide="ignore"):
-        fits = np.where(problem.uses > 0, problem.capacity // np.maximum(problem.uses, 1), slots)
-    times = np.minimum(fits.min(axis=1, initial=slots), slots)
-    found = np.sort(np.repeat(each, times))[::-1][:slots]
+    found = np.sort(np.repeat(each, times_used(problem, slots)))[::-1][:slots]
     return np.asarray(np.minimum(np.concatenate([[0.0], np.cumsum(found)]), total))
 
 
