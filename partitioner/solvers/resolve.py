@@ -36,7 +36,7 @@ class Resolver:
     """Solver of problems that differ in costs only.
 
     Costs are op times, amounts and sizes, transfers, budgets, capacities, caps and the objective;
-    the graph, the groups that share a stage, and the number of options stay.
+    the graph, the groups that share a stage, and the numbers of options and resources stay.
 
     Parameters
     ----------
@@ -100,6 +100,7 @@ class Resolver:
         units = repriced_units(problem, self._units)
         session = Session(problem, limits, "resolve", units)
         prices = self._start(session)
+        first = session.bound
         if session.open and applies(problem) and not self._crowded:
             try:
                 self._run_tables(session, prices)
@@ -109,7 +110,7 @@ class Resolver:
         if session.open:
             run_cpsat(session)
         solution = session.result()
-        self._keep(solution, lower_bound(problem, units, prices), prices)
+        self._keep(solution, first, prices)
         return solution
 
     def _check(self, problem: Problem) -> None:
@@ -119,21 +120,25 @@ class Resolver:
                 "a Resolver treats contiguous problems with one objective; solve a free one, or "
                 "one with a second objective, from scratch"
             )
-        for name in ("consumers", "colocate", "constant_ops"):
-            if getattr(problem, name) != getattr(old, name):
+        same = {
+            name: getattr(problem, name) == getattr(old, name)
+            for name in ("consumers", "colocate", "constant_ops")
+        } | {
+            name: np.array_equal(getattr(problem, name), getattr(old, name))
+            for name in ("producer", "to_caller")
+        }
+        for name, kept in same.items():
+            if not kept:
                 raise ProblemError(
                     f"{name} is not what it was; a Resolver keeps to one graph: make a new one"
                 )
-        for name in ("producer", "to_caller"):
-            if not np.array_equal(getattr(problem, name), getattr(old, name)):
+        for name in ("time_s", "uses"):
+            now, before = getattr(problem, name).shape, getattr(old, name).shape
+            if now != before:
                 raise ProblemError(
-                    f"{name} is not what it was; a Resolver keeps to one graph: make a new one"
+                    f"{name} has shape {now}, it had {before}; a Resolver keeps to one graph and "
+                    "one list of options and resources: make a new one"
                 )
-        if problem.time_s.shape != old.time_s.shape:
-            raise ProblemError(
-                f"time_s has shape {problem.time_s.shape}, it had {old.time_s.shape}; a Resolver "
-                "keeps to one graph and one list of options: make a new one"
-            )
 
     def _start(self, session: Session) -> tuple[Prices, ...]:
         """First bound and assignments: the known ones, or from scratch where none is feasible."""
@@ -157,7 +162,7 @@ class Resolver:
             return
         # Last time's distance from the bound tells how low a cut-off will do.
         guess = session.bound * self._ratio * _LEEWAY
-        for cutoff in (guess, np.inf):
+        for cutoff in (guess, np.inf) if guess > 0 else (np.inf,):
             before = session.objective * (1 - RELATIVE / 2)
             with session.interruptible():
                 period_s = longest_period(problem, min(cutoff, before))
@@ -170,8 +175,7 @@ class Resolver:
     def _enumerate(self) -> None:
         """Look at all downsets, once, where there are few enough to keep."""
         self._enumerated = True
-        nothing = np.zeros(len(self._units))
-        ideals = all_ideals(self._units, nothing, np.inf, -np.inf, _MOST_IDEALS)
+        ideals = all_ideals(self._units, _MOST_IDEALS)
         if ideals is not None:
             self._cuts = Cuts.of(self._units, membership(ideals, len(self._units)))
 

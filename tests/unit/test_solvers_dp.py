@@ -18,7 +18,7 @@ from partitioner.solvers.dp import pricing
 from partitioner.solvers.dp.cuts import Cuts
 from partitioner.solvers.dp.ideals import all_ideals, membership
 from partitioner.solvers.dp.reach import Reach
-from partitioner.solvers.dp.table import applies, exact_cuts, run_cuts
+from partitioner.solvers.dp.table import applies, exact_cuts, search_cuts
 from partitioner.solvers.dp.weights import weighed
 from partitioner.solvers.limits import Clock, Limits
 from partitioner.solvers.reduce import reduce_ops, symmetry
@@ -28,7 +28,7 @@ def table(problem: Problem, cutoff: float = float("inf")) -> float:
     units = reduce_ops(problem)
     prices = load_prices(problem, units)
     cuts = exact_cuts(problem, units, Limits(), cutoff, prices)
-    return run_cuts(problem, units, cuts, Limits(), Clock(20), cutoff, prices).bound
+    return search_cuts(problem, units, cuts, Limits(), Clock(20), cutoff, prices).best()[0]
 
 
 def separable(seed: int, **fields: object) -> Problem:
@@ -71,6 +71,34 @@ def test_the_optimum_where_costs_separate(objective: Objective, capped: bool) ->
         for factor in (1.3, 1.0 + 1e-6):
             assert table(problem, value * factor + 1e-9) == pytest.approx(found, rel=1e-9)
         assert table(problem, found * (1 - 1e-6)) == float("inf")
+
+
+@pytest.mark.parametrize("objective", list(Objective))
+def test_each_stage_fits_the_memory_of_its_option(objective: Objective) -> None:
+    """With a pool for each option, which one stage occupies, the table knows all of the memory."""
+    short = 0
+    for seed in range(16):
+        problem = separable(seed, objective=objective)
+        problem = dataclasses.replace(problem, capacity=problem.replicas)
+        roomy = solve(problem, method="brute")
+        most = max(
+            size * problem.replicas[option]
+            for size, (option,) in zip(roomy.evaluation.stage_bytes, roomy.placements, strict=True)
+        )
+        m = problem.n_options
+        tight = dataclasses.replace(
+            problem, pool_of=np.arange(m), pool_bytes=np.full(m, most * 0.99)
+        )
+        try:
+            best = solve(tight, method="brute")
+        except InfeasibleError:
+            assert table(tight) == float("inf"), f"seed {seed}"
+            continue
+        if objective is Objective.PERIOD and not best.evaluation.bottleneck.startswith("stage"):
+            continue
+        assert table(tight) == pytest.approx(best.stats.objective, rel=1e-9), f"seed {seed}"
+        short += best.stats.objective > roomy.stats.objective * (1 + 1e-9)
+    assert short > 2
 
 
 @pytest.mark.parametrize("objective", list(Objective))
@@ -123,7 +151,7 @@ def test_what_lies_between_downsets_is_counted_by_hand() -> None:
     for seed in range(6):
         problem = drawn(seed)
         units = reduce_ops(problem)
-        ideals = all_ideals(units, np.zeros(len(units)), np.inf, -np.inf, 1000)
+        ideals = all_ideals(units, 1000)
         assert ideals is not None
         members = membership(ideals, len(units))
         cuts = Cuts.of(units, members)
@@ -154,7 +182,7 @@ def test_no_useful_downset_is_out_of_reach() -> None:
         problem = drawn(seed)
         units = reduce_ops(problem)
         prices = load_prices(problem, units)
-        ideals = all_ideals(units, np.zeros(len(units)), np.inf, -np.inf, 1000)
+        ideals = all_ideals(units, 1000)
         assert ideals is not None
         members = membership(ideals, len(units))
         every = feasible(problem)

@@ -116,6 +116,10 @@ def test_another_graph_is_refused() -> None:
         resolver.solve(dataclasses.replace(problem, producer=problem.producer * 0 - 1))
     with pytest.raises(ProblemError, match=r"time_s has shape \(10, 3\)"):
         resolver.solve(ladder(10, 3, seed=1))
+    resolver.solve(problem)
+    one = {"uses": np.ones((2, 1), dtype=np.int64), "capacity": np.array([2])}
+    with pytest.raises(ProblemError, match=r"uses has shape \(2, 1\), it had \(2, 2\)"):
+        resolver.solve(dataclasses.replace(problem, **one))
 
 
 def test_free_problems_and_second_objectives_are_refused() -> None:

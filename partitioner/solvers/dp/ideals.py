@@ -15,7 +15,7 @@ __all__ = ["all_ideals", "ancestors", "membership", "prefix_ideals"]
 
 
 def all_ideals(
-    units: Units, work: Floats, most: float, reach: float, limit: int
+    units: Units, limit: int, work: Floats | None = None, most: float = np.inf
 ) -> list[int] | None:
     """Every downset that can be a cut, as bit masks by growing size.
 
@@ -23,14 +23,12 @@ def all_ideals(
 
     Parameters
     ----------
-    work : array, shape (n_units,)
+    limit : int
+        Largest number of downsets.
+    work : array, shape (n_units,), optional
         Priced work of each unit.
     most : float
         Priced work that everything before a cut may hold at most.
-    reach : float
-        Priced work that everything before a cut must hold at least; the empty set always may.
-    limit : int
-        Largest number of downsets visited.
 
     Returns
     -------
@@ -47,12 +45,11 @@ def all_ideals(
         for b in first[v]:
             after[b].append(v)
     full = (1 << n) - 1
-    cost = [float(value) for value in work]
+    cost = [0.0] * n if work is None else [float(value) for value in work]
     level: dict[int, tuple[tuple[int, ...], float]] = {
         0: (tuple(v for v in range(n) if not before[v]), 0.0)
     }
     kept = [0]
-    visited = 1
     for _ in range(n):
         grown: dict[int, tuple[tuple[int, ...], float]] = {}
         for ideal, (ready, done) in level.items():
@@ -63,10 +60,9 @@ def all_ideals(
                     continue
                 fresh = [w for w in after[v] if before[w] & ~larger == 0]
                 grown[larger] = (tuple(w for w in ready if w != v) + tuple(fresh), total)
-        visited += len(grown)
-        if visited > limit:
+        kept += grown
+        if len(kept) > limit:
             return None
-        kept += [ideal for ideal, (_, done) in grown.items() if done >= reach or ideal == full]
         level = grown
     if kept[-1] != full:
         kept.append(full)

@@ -16,7 +16,8 @@ from typing import TypeAlias
 import numpy as np
 
 from partitioner.problem import Floats, Ints, Problem
-from partitioner.solvers.dp.table import Key, Search, Step, TooLargeError
+from partitioner.solvers.dp.reach import Key
+from partitioner.solvers.dp.table import Search, Step, TooLargeError
 from partitioner.solvers.limits import Clock
 
 __all__ = ["choices", "pipelines"]

@@ -65,7 +65,7 @@ def run_cuts_on(session: Session, cuts: Cuts, cutoff: float, prices: tuple[Price
     if session.best is None and cutoff == float("inf"):
         session.prove_infeasible()
     else:
-        session.prove(min(cutoff, _better(session)))
+        session.prove(min(below, _better(session)))
 
 
 def _better(session: Session) -> float:

@@ -1,14 +1,13 @@
 """Dynamic programming over ideals: the best pipeline for every downset and set of used options.
 
 A pipeline is a chain of downsets; the state after some stages is the downset done and what the
-stages occupy, up to exchanging equal options. All pairs of downsets are priced at once by matrix
-products. Method: Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph
-Operators" (NeurIPS 2020), section 5.1; the chain case is PipeDream's (Narayanan et al., SOSP 2019,
-section 3.1).
+stages occupy, up to exchanging equal options. Method: Tarnawski et al., "Efficient Algorithms for
+Device Placement of DNN Graph Operators" (NeurIPS 2020), section 5.1; the chain case is PipeDream's
+(Narayanan et al., SOSP 2019, section 3.1).
 
 What a stage pays for a transfer may hang on options of other stages, which a state does not hold.
 There the table takes the least it can be, so that its value is a lower bound over the downsets
-given; the caller re-scores the assignment, and when both agree it is optimal.
+given; callers re-score its pipelines.
 """
 
 from __future__ import annotations
@@ -27,16 +26,9 @@ from partitioner.solvers.dp.sends import sent_to_each
 from partitioner.solvers.dp.spans import SpanCosts, Spans
 from partitioner.solvers.dp.weights import weighed
 from partitioner.solvers.limits import RELATIVE, Clock, Limits
-from partitioner.solvers.reduce import (
-    Symmetry,
-    Units,
-    most_stages,
-    stages_of,
-    symmetry,
-)
+from partitioner.solvers.reduce import Symmetry, Units, most_stages, stages_of, symmetry
 
 __all__ = [
-    "Key",
     "Search",
     "Step",
     "Table",
@@ -44,7 +36,6 @@ __all__ = [
     "applies",
     "exact_cuts",
     "longest_period",
-    "run_cuts",
     "run_table",
     "search_cuts",
 ]
@@ -106,13 +97,12 @@ def exact_cuts(
     """
     slots = most_stages(problem)
     period_s = longest_period(problem, cutoff)
-    bounded = np.isfinite(period_s) and len(prices) > 0
-    most, reach, work = np.inf, -np.inf, np.zeros(len(units))
-    if bounded:
-        work = prices[0].work
+    if prices and np.isfinite(period_s):
+        # The first of the prices is one for each stage: after a cut there must be one more.
         most = period_s * (slots - 1) * (1 + RELATIVE)
-        reach = 0.0 if slots > 1 else np.inf
-    ideals = all_ideals(units, work, most, reach, limits.max_ideals)
+        ideals = all_ideals(units, limits.max_ideals, prices[0].work, most)
+    else:
+        ideals = all_ideals(units, limits.max_ideals)
     if ideals is None:
         raise TooLargeError(
             f"dynamic programming: the graph has more than {limits.max_ideals} downsets to cut at, "
@@ -143,19 +133,6 @@ def run_table(
         If time or the limit on the table's size run out.
     """
     cuts = _reachable(problem, units, ideals, cutoff, prices)
-    return run_cuts(problem, units, cuts, limits, clock, cutoff, prices)
-
-
-def run_cuts(
-    problem: Problem,
-    units: Units,
-    cuts: Cuts,
-    limits: Limits,
-    clock: Clock,
-    cutoff: float,
-    prices: tuple[Prices, ...],
-) -> Table:
-    """`run_table` for downsets looked at before."""
     search = search_cuts(problem, units, cuts, limits, clock, cutoff, prices)
     best, trail = search.best()
     if trail is None:
@@ -322,7 +299,7 @@ class Search:
                 value, key = float(state.value[-1]), each
         return value, None if key is None else self._trail(key)
 
-    def joined(self, reached: Floats, cost: Floats | float) -> Floats:
+    def joined(self, reached: Floats, cost: Floats) -> Floats:
         """Value of pipelines of value `reached` with a stage more."""
         return reached + cost if self._sum else np.maximum(reached, cost)
 

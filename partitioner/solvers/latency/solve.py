@@ -103,7 +103,7 @@ def _exact(session: Session, core: Core) -> bool:
     """Search all downsets; False when there are too many."""
     units = core.units
     most = min(session.limits.max_ideals, _MOST_BITS // len(units))
-    masks = all_ideals(units, np.zeros(len(units)), math.inf, 0.0, most)
+    masks = all_ideals(units, most)
     if masks is None:
         return False
     if len(masks) > _MANY:
