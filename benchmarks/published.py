@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from published_bars import BARS, KNOWN, Run
-from published_check import check_solution
+from published_check import check_solution, critical_path
 from published_heuristics import heuristic_scores
 
 from partitioner.errors import InfeasibleError
@@ -121,8 +121,8 @@ def _measured(path: Path, mode: Mode, limit_s: float) -> Run:
         process_s = time.perf_counter() - began
         data = json.loads(out.read_text(encoding="utf-8"))
     value, broken = float("inf"), ("no assignment",)
+    graph = json.loads(path.read_text(encoding="utf-8"))
     if data["assignment"]:
-        graph = json.loads(path.read_text(encoding="utf-8"))
         checked = check_solution(graph, data["assignment"], latency=mode.latency, free=mode.free)
         value, broken = checked.value, checked.broken
     return Run(
@@ -132,6 +132,7 @@ def _measured(path: Path, mode: Mode, limit_s: float) -> Run:
         bound=data["bound"] or 0.0,
         checked=value,
         broken=broken,
+        critical_path=critical_path(graph),
         solve_s=data["solve_s"],
         process_s=process_s,
         peak_bytes=data["peak_bytes"],

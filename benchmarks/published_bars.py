@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 GIGABYTE = 1e9
+# A bound this many times another is clearly better.
+CLEARLY = 1.25
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Run:
     """One instance solved.
 
     `checked` is the value of the assignment by the format's own definition, `broken` the rules
-    of the format that it breaks.
+    of the format that it breaks, `critical_path` what no latency is below.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Run:
     bound: float
     checked: float
     broken: tuple[str, ...]
+    critical_path: float
     solve_s: float
     process_s: float
     peak_bytes: float
@@ -114,7 +117,7 @@ KNOWN: Mapping[str, Mapping[str, Known]] = {
         "OperatorGraphs/bert_l-12": Known("130.039", "109.355"),
         "OperatorGraphs/resnet50": _proven("124.353"),
     },
-    # Bounds: the better of the known one and a critical path.
+    # Bounds: the better of the known one and a critical path, as far as either is known.
     "latency": {
         "LayerGraphs/bert24": _proven("100.218"),
         "LayerGraphs/gnmt": Known("225.651", "182.4"),
@@ -137,8 +140,9 @@ def _throughput(runs: Sequence[Run]) -> Iterator[Bar]:
         lambda r: f"{r.checked:.6g} for {r.known.value}",
     )
     yield _slowest(runs, 5.0)
-    total = sum(run.solve_s for run in runs)
-    yield Bar("all in at most 15 s", total <= 15, f"{total:.1f} s")
+    total, processes = sum(run.solve_s for run in runs), sum(run.process_s for run in runs)
+    found = f"{total:.1f} s, {processes:.1f} s with the start of Python"
+    yield Bar("all in at most 15 s", total <= 15, found)
     yield _memory(runs)
 
 
@@ -181,19 +185,19 @@ def _latency(runs: Sequence[Run]) -> Iterator[Bar]:
     yield _all(
         "bound at least 0.6 of the best value within 120 s",
         [run for run in runs if run.name.partition("/")[2] in named],
-        lambda r: r.bound >= 0.6 * min(r.checked, r.known.figure) and r.solve_s <= 125,
+        lambda r: r.bound >= 0.6 * min(r.checked, r.known.figure) and r.solve_s <= 120,
         lambda r: f"{r.bound / min(r.checked, r.known.figure):.3f}",
     )
-    hard = ("LayerGraphs/gnmt", "LayerGraphs/resnet50", "OperatorGraphs/resnet50")
-    yield _all(
-        "bound above a critical path alone",
-        [run for run in runs if run.name in hard],
-        lambda r: r.bound > float(r.known.bound),
-        lambda r: f"{r.bound:.6g} for {r.known.bound}",
+    hard = [run for run in runs if run.name.partition("/")[2] in ("resnet50", "inceptionv3")]
+    figures = (
+        f"{r.name} {r.bound:.6g} for a path of {r.critical_path:.6g}, {1 - r.gap:.3f} of the value"
+        for r in hard
     )
-    others = [r for r in runs if r.name in (*hard[1:], "LayerGraphs/inceptionv3")]
-    ratios = (f"{r.name} {r.bound:.6g} of {r.checked:.6g} ({1 - r.gap:.3f})" for r in others)
-    yield Bar("how far the bounds of the hard ones got", True, ", ".join(ratios) or "not run")
+    yield Bar(
+        f"bounds of both resnet50 and inceptionv3 at least {CLEARLY:g} times a critical path alone",
+        bool(hard) and all(run.bound >= CLEARLY * run.critical_path for run in hard),
+        "; ".join(figures) or "not run",
+    )
 
 
 BARS: Mapping[str, Callable[[Sequence[Run]], Iterator[Bar]]] = {

@@ -102,8 +102,27 @@ def _loads(graph: Graph, device: Mapping[Any, str]) -> dict[str, float]:
 def _latency(graph: Graph, device: Mapping[Any, str], quotient: nx.DiGraph) -> float:
     loads = _loads(graph, device)
     cpu = {node["id"]: node["cpuLatency"] for node in graph["nodes"]}
+    return _slowest_path(quotient, {p: cpu[p] if p in cpu else loads[p] for p in quotient})
+
+
+def critical_path(graph: Graph) -> float:
+    """Time of the slowest path when each node runs where it is quickest and nothing is moved."""
+    quickest = {
+        node["id"]: min(
+            node["cpuLatency"] if graph["maxCPUs"] else float("inf"),
+            node["fpgaLatency"] if graph["maxFPGAs"] and node["supportedOnFpga"] else float("inf"),
+        )
+        for node in graph["nodes"]
+    }
+    edges = nx.DiGraph()
+    edges.add_nodes_from(quickest)
+    edges.add_edges_from((edge["sourceId"], edge["destId"]) for edge in graph["edges"])
+    return _slowest_path(edges, quickest)
+
+
+def _slowest_path(graph: nx.DiGraph, time: Mapping[Any, float]) -> float:
     ready: dict[Any, float] = {}
-    for place in nx.topological_sort(quotient):
-        start = max((ready[before] for before in quotient.predecessors(place)), default=0.0)
-        ready[place] = start + (cpu[place] if place in cpu else loads[place])
+    for node in nx.topological_sort(graph):
+        start = max((ready[before] for before in graph.predecessors(node)), default=0.0)
+        ready[node] = start + time[node]
     return max(ready.values())

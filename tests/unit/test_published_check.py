@@ -19,13 +19,13 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
-def check_solution() -> Any:
+def checker() -> Any:
     sys.path.insert(0, str(BENCHMARKS))
     try:
-        from published_check import check_solution
+        import published_check
     finally:
         sys.path.remove(str(BENCHMARKS))
-    return check_solution
+    return published_check
 
 
 def random_graph(rng: np.random.Generator) -> dict[str, Any]:
@@ -45,6 +45,7 @@ def random_graph(rng: np.random.Generator) -> dict[str, Any]:
             "cpuLatency": float(rng.random() * 3),
             "fpgaLatency": float(rng.random()),
             "size": float(rng.integers(0, 3)),
+            "colorClass": [None, None, None, 1, 2][rng.integers(5)],
         }
         for name in sorted(names)
     ]
@@ -66,12 +67,11 @@ def staged(problem: Problem, options: list[int], latency: bool) -> tuple[list[in
 
 
 @pytest.mark.parametrize("mode", ["throughput", "free", "latency"])
-def test_the_same_value_and_the_same_verdict(
-    mode: str, tmp_path: Path, check_solution: Any
-) -> None:
+def test_the_same_value_and_the_same_verdict(mode: str, tmp_path: Path, checker: Any) -> None:
     rng = np.random.default_rng(5)
     latency, free = mode == "latency", mode == "free"
     verdicts = []
+    said: set[str] = set()
     for _ in range(150):
         graph = random_graph(rng)
         path = tmp_path / "g.json"
@@ -84,9 +84,26 @@ def test_the_same_value_and_the_same_verdict(
             name: problem.option_names[option]
             for name, option in zip(problem.op_names, options, strict=True)
         }
-        checked = check_solution(graph, assignment, latency=latency, free=free)
+        checked = checker.check_solution(graph, assignment, latency=latency, free=free)
         assert found.feasible == (not checked.broken), (found.violations, checked.broken)
         if found.feasible:
             assert found.value(problem.objective) == pytest.approx(checked.value)
+            if latency:
+                assert checker.critical_path(graph) <= checked.value * (1 + 1e-12)
         verdicts.append(found.feasible)
+        said.update(text.split()[0] for text in checked.broken)
     assert 30 < sum(verdicts) < 140
+    assert {"acc0", "colour", "node", *(["not"] if not free else [])} <= said
+
+
+def test_a_critical_path_takes_the_quicker_device(checker: Any) -> None:
+    times = [(3.0, 1.0), (0.5, 2.0), (4.0, 0.25)]  # 1 > 2, and 3 on its own
+    nodes = [
+        {"id": i, "cpuLatency": cpu, "fpgaLatency": accelerator, "supportedOnFpga": int(i != 3)}
+        for i, (cpu, accelerator) in enumerate(times, start=1)
+    ]
+    edges = [{"sourceId": 1, "destId": 2, "cost": 9.0}]
+    graph = {"maxFPGAs": 1, "maxCPUs": 1, "nodes": nodes, "edges": edges}
+    assert checker.critical_path(graph) == 4.0
+    assert checker.critical_path(graph | {"nodes": nodes[:2]}) == 1.5
+    assert checker.critical_path(graph | {"nodes": nodes[:2], "maxFPGAs": 0}) == 3.5
