@@ -7,7 +7,6 @@ from contextlib import suppress
 
 from partitioner.problem import Objective
 from partitioner.solvers.bounds import Prices, load_prices, lower_bound, repriced
-from partitioner.solvers.cpsat.model import Assignment
 from partitioner.solvers.cpsat.scales import ceiling
 from partitioner.solvers.cpsat.search import Keep, search
 from partitioner.solvers.dp.run import run_dp
@@ -15,7 +14,7 @@ from partitioner.solvers.dp.table import TooLargeError, applies
 from partitioner.solvers.free.mincut import applies as cut_applies
 from partitioner.solvers.free.mincut import minimum_cut
 from partitioner.solvers.heuristics import incumbent, scored
-from partitioner.solvers.reduce import most_stages
+from partitioner.solvers.reduce import Assignment, most_stages
 from partitioner.solvers.reductions.narrow import narrowed
 from partitioner.solvers.session import Session
 from partitioner.solvers.windows.closing import close_in

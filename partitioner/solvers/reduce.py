@@ -18,6 +18,7 @@ from scipy.sparse.csgraph import connected_components
 from partitioner.problem import Bools, Floats, Ints, Problem
 
 __all__ = [
+    "Assignment",
     "Flow",
     "Symmetry",
     "Units",
@@ -30,6 +31,9 @@ __all__ = [
     "symmetry",
     "times_used",
 ]
+
+Assignment = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
+"""Stage of each op, and the options of each stage."""
 
 
 @dataclass(frozen=True, slots=True)

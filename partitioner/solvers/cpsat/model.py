@@ -28,11 +28,9 @@ from partitioner.solvers.cpsat.scales import (
 )
 from partitioner.solvers.cpsat.time_rows import Side, add_latency, add_period
 from partitioner.solvers.cpsat.transfer_rows import tells_pairs_apart
-from partitioner.solvers.reduce import Units, most_stages, stages_of, symmetry
+from partitioner.solvers.reduce import Assignment, Units, most_stages, stages_of, symmetry
 
-__all__ = ["Assignment", "Model", "terms"]
-
-Assignment = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
+__all__ = ["Model", "terms"]
 
 
 def terms(problem: Problem, units: Units) -> int:

@@ -11,10 +11,10 @@ from ortools.sat.python import cp_model
 from partitioner.errors import ProblemError
 from partitioner.evaluation import evaluate
 from partitioner.problem import Evaluation, Problem
-from partitioner.solvers.cpsat.model import Assignment, Model, terms
+from partitioner.solvers.cpsat.model import Model, terms
 from partitioner.solvers.cpsat.sound import run_sound, sound_solver
 from partitioner.solvers.limits import RELATIVE, Clock, Limits
-from partitioner.solvers.reduce import Units
+from partitioner.solvers.reduce import Assignment, Units
 
 __all__ = ["Found", "Keep", "search", "too_large"]
 

@@ -22,11 +22,10 @@ from ortools.graph.python import max_flow
 from partitioner.errors import ProblemError
 from partitioner.evaluation import evaluate
 from partitioner.problem import Floats, Ints, LatencyModel, Objective, Problem, TransferCost
-from partitioner.solvers.reduce import Units, most_stages, stages_of, symmetry
+from partitioner.solvers.reduce import Assignment, Units, most_stages, stages_of, symmetry
 
 __all__ = ["Cut", "applies", "minimum_cut"]
 
-Assignment = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 # Quanta that the largest cut of interest takes: a cut of half a million arcs, each rounded down,
 # loses 1e-7 of it, and all arcs of 200,000 ops together stay below 64 bits.

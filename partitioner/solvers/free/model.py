@@ -19,6 +19,7 @@ import numpy as np
 from partitioner.errors import ProblemError
 from partitioner.problem import Objective, Problem
 from partitioner.solvers.reduce import (
+    Assignment,
     Flow,
     Units,
     largest_stage_bytes,
@@ -28,9 +29,8 @@ from partitioner.solvers.reduce import (
     times_used,
 )
 
-__all__ = ["Assignment", "Edge", "FreeModel", "Terms", "free_model"]
+__all__ = ["Edge", "FreeModel", "Terms", "free_model"]
 
-Assignment = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 Terms = tuple[tuple[int, float], ...]
 
 # `evaluation` grants this much to limits.

@@ -11,14 +11,13 @@ from contextlib import suppress
 from partitioner.errors import InfeasibleError, NoneFoundError, ProblemError
 from partitioner.problem import Problem, Solution
 from partitioner.solvers.bounds import Prices, load_prices
-from partitioner.solvers.cpsat.model import Assignment
 from partitioner.solvers.dp.ranked import choices, pipelines
 from partitioner.solvers.dp.table import TooLargeError, applies, exact_cuts, search_cuts
 from partitioner.solvers.kbest.ranking import Ranking
 from partitioner.solvers.limits import Clock, Limits
 from partitioner.solvers.neighbours import changes
 from partitioner.solvers.pipeline import run_cpsat, run_pipeline
-from partitioner.solvers.reduce import Units, reduce_ops, stages_of
+from partitioner.solvers.reduce import Assignment, Units, reduce_ops, stages_of
 from partitioner.solvers.replicate import Replicated
 from partitioner.solvers.session import Session
 

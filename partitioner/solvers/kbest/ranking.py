@@ -13,14 +13,13 @@ import numpy as np
 from partitioner.evaluation import evaluate
 from partitioner.problem import Evaluation, Problem, Solution, SolveStats, Status
 from partitioner.solvers.limits import RELATIVE
-from partitioner.solvers.reduce import symmetry
+from partitioner.solvers.reduce import Assignment, symmetry
 from partitioner.solvers.replicate import Replicated
 
-__all__ = ["Key", "Ranking"]
+__all__ = ["Ranking"]
 
 Rank = tuple[int, int]
-Key = tuple[tuple[int, ...], tuple[tuple[Rank, ...], ...]]
-Assignment = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
+_Key = tuple[tuple[int, ...], tuple[tuple[Rank, ...], ...]]
 
 # Numberings of one plan's stages that are listed; a plan with more is met again and told apart.
 _NUMBERINGS = 200
@@ -60,7 +59,7 @@ class Ranking:
         if replicated is not None:
             self._members = replicated.members
             self._equal = symmetry(replicated.original).classes
-        self._keys: dict[Key, float] = {}
+        self._keys: dict[_Key, float] = {}
         self._plans: list[Solution] = []
 
     def add(self, assignment: Assignment, evaluation: Evaluation | None = None) -> None:
@@ -137,7 +136,7 @@ class Ranking:
             named = (self._classes[c][rank] for c, rank in _ranks(self._classes, options))
             yield tuple(number[s] for s in stage_of), tuple((option,) for option in named)
 
-    def _key(self, assignment: Assignment) -> Key:
+    def _key(self, assignment: Assignment) -> _Key:
         stage_of, placements = assignment
         number: dict[int, int] = {}
         for stage in stage_of:

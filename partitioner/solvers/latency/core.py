@@ -18,11 +18,9 @@ import numpy as np
 
 from partitioner.problem import Bools, Problem
 from partitioner.solvers.latency.rules import Rules
-from partitioner.solvers.reduce import Flow, Units, stages_of
+from partitioner.solvers.reduce import Assignment, Flow, Units, stages_of
 
 __all__ = ["Core", "make_core"]
-
-_Assignment = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +49,7 @@ class Core:
 
     def assignment(
         self, problem: Problem, whole: Units, stages: Sequence[int], options: Sequence[int]
-    ) -> _Assignment:
+    ) -> Assignment:
         """Stages of all ops, from those of the core's units.
 
         Parameters

@@ -18,11 +18,10 @@ from partitioner.solvers.bounds import Prices
 from partitioner.solvers.lines.line import Flows, Line
 from partitioner.solvers.lines.memory import LineMemory, may_bind
 from partitioner.solvers.lines.search import Found, Pairs, by_states, in_turn
-from partitioner.solvers.reduce import Units, most_stages, stages_of, symmetry
+from partitioner.solvers.reduce import Assignment, Units, most_stages, stages_of, symmetry
 
-__all__ = ["Assignment", "Lines"]
+__all__ = ["Lines"]
 
-Assignment = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 # More cuts take memory and time with their square, more states with their number.
 _CUTS, _FEW_CUTS = 1600, 500

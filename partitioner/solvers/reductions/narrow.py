@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from partitioner.problem import Problem
 from partitioner.solvers.bounds import Prices, repriced
 from partitioner.solvers.limits import Clock
-from partitioner.solvers.reduce import Units, reduce_ops
+from partitioner.solvers.reduce import Assignment, Units, reduce_ops
 from partitioner.solvers.reductions.cuts import uncuttable
 from partitioner.solvers.reductions.twins import twins
 from partitioner.solvers.reductions.zero import idle
@@ -25,8 +25,6 @@ __all__ = ["REDUCTIONS", "Narrowed", "Reduction", "narrowed"]
 _ROUNDS = 30
 # Larger graphs are not solved exactly, and each round costs as much as reading one.
 _MOST_UNITS = 20_000
-
-Assignment = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 
 @dataclass(frozen=True, slots=True)
