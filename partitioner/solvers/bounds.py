@@ -64,7 +64,9 @@ class Prices:
 
 
 def lower_bound(problem: Problem, units: Units, prices: tuple[Prices, ...]) -> float:
-    """Best of the cheap bounds on the problem's objective, seconds."""
+    """Best of the cheap bounds on the period or the latency, seconds; 0 for other objectives."""
+    if problem.objective not in (Objective.PERIOD, Objective.LATENCY):
+        return 0.0
     shortest = units.time_s.min(axis=1)
     host = float(problem.host_s.min())
     caller = caller_bound(problem, units)
@@ -72,7 +74,7 @@ def lower_bound(problem: Problem, units: Units, prices: tuple[Prices, ...]) -> f
         alone = float(((units.time_s + problem.host_s) / problem.replicas).min(axis=1).max())
         loads = [price.bound_s for price in prices]
         return max(alone * _SLACK, caller * _SLACK, *loads)
-    if problem.latency_model is LatencyModel.SERIAL:
+    if problem.latency_model is LatencyModel.SERIAL or not problem.contiguous:
         return (float(shortest.sum()) + host) * _SLACK
     finish = np.zeros(len(units))
     for unit, before in enumerate(units.before):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from partitioner.problem import Objective
 from partitioner.solvers.bounds import Prices, load_prices, lower_bound, repriced
 from partitioner.solvers.cpsat.scales import ceiling
 from partitioner.solvers.cpsat.search import Keep, search
@@ -39,8 +38,7 @@ def begin(session: Session) -> tuple[Prices, ...]:
     """
     problem, units = session.problem, session.units
     prices = load_prices(problem, units)
-    if problem.objective in (Objective.PERIOD, Objective.LATENCY):
-        session.prove(lower_bound(problem, units, prices))
+    session.prove(lower_bound(problem, units, prices))
     session.offer(incumbent(problem, units, session.limits, prices, session.bound))
     return prices
 

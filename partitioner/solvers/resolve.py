@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from partitioner.errors import ProblemError
-from partitioner.problem import Objective, Problem, Solution
+from partitioner.problem import Problem, Solution
 from partitioner.solvers.bounds import Prices, lower_bound, repriced
 from partitioner.solvers.dp.cuts import Cuts
 from partitioner.solvers.dp.ideals import all_ideals, membership
@@ -148,8 +148,7 @@ class Resolver:
         if session.best is None or not self._prices:
             return begin(session)
         prices = repriced(problem, session.units, self._prices)
-        if problem.objective in (Objective.PERIOD, Objective.LATENCY):
-            session.prove(lower_bound(problem, session.units, prices))
+        session.prove(lower_bound(problem, session.units, prices))
         return prices
 
     def _run_tables(self, session: Session, prices: tuple[Prices, ...]) -> None:

@@ -222,6 +222,16 @@ def test_an_idle_op_with_several_readers_stays_where_each_costs_a_send() -> None
     assert best(once) == 3.5
 
 
+def test_an_idle_op_stays_where_its_input_goes_to_the_caller_too() -> None:
+    # One send serves both the caller and the idle op; beside the maker there would be two.
+    tensors = [(0, (1,), 5.0, True), (1, (2,), 5.0, False), (2, (), 0.0, True)]
+    times = np.array([3.0, 0.0, 3.0])[:, None] * np.ones((1, 2))
+    problem = build(times, tensors, send=uniform(2, 0.0, 0.1), send_once=True)
+    assert best(problem) == 3.5
+    found = reduced(problem, float("inf"), REDUCTIONS[0])
+    assert best(together(problem, found.units)) == 3.5
+
+
 def test_an_idle_op_stays_where_two_stages_of_one_option_pay_less() -> None:
     tensors = [(0, (1,), 9.0, False), (1, (2,), 1.0, False), (2, (), 1.0, True)]
     cost = uniform(2, 0.0, 0.1)

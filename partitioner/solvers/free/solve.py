@@ -117,9 +117,8 @@ def _bound(session: Session) -> None:
     """The bounds that hold whatever lies where."""
     problem = session.problem
     if problem.objective in (Objective.PERIOD, Objective.LATENCY):
-        serial = replace(problem, latency_model=LatencyModel.SERIAL)
         prices = load_prices(problem, session.units)
-        session.prove(lower_bound(serial, session.units, prices))
+        session.prove(lower_bound(problem, session.units, prices))
 
 
 def _start(session: Session, model: FreeModel) -> None:

@@ -17,7 +17,7 @@ from partitioner.solvers.kbest.ranking import Ranking
 from partitioner.solvers.limits import Clock, Limits
 from partitioner.solvers.neighbours import changes
 from partitioner.solvers.pipeline import run_cpsat, run_pipeline
-from partitioner.solvers.reduce import Assignment, Units, reduce_ops, stages_of
+from partitioner.solvers.reduce import Assignment, Units, stages_of
 from partitioner.solvers.replicate import Replicated
 from partitioner.solvers.session import Session
 
@@ -81,7 +81,7 @@ def k_best(
     ranking.covered = session.bound
     with session.interruptible():
         if not session.limits.interrupted.is_set():
-            _complete(ranking, problem, clock)
+            _complete(ranking, problem, session.units, clock)
     return ranking.best(clock.spent_s)
 
 
@@ -99,9 +99,8 @@ def _require(problem: Problem, k: int, within: float) -> None:
         )
 
 
-def _complete(ranking: Ranking, problem: Problem, clock: Clock) -> None:
+def _complete(ranking: Ranking, problem: Problem, units: Units, clock: Clock) -> None:
     """Look for the plans after the best one."""
-    units = reduce_ops(problem)
     if applies(problem):
         with suppress(TooLargeError):
             _by_table(problem, units, ranking, clock)
