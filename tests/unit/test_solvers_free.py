@@ -8,19 +8,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from problem_builder import build
+from problem_builder import build, uniform
 
 from partitioner.errors import InfeasibleError, ProblemError
 from partitioner.evaluation import evaluate
 from partitioner.problem import Objective, Problem, Solution, Status, TransferCost
 from partitioner.solvers import solve
 from partitioner.solvers.bounds import load_prices
-from partitioner.solvers.free.cpsat import canonical
+from partitioner.solvers.free.coarse import coarsened
+from partitioner.solvers.free.cpsat import Outcome, canonical
 from partitioner.solvers.free.model import FreeModel, free_model
 from partitioner.solvers.free.packing import Packing
+from partitioner.solvers.free.repartition import repartition
 from partitioner.solvers.free.search import State, anneal, greedy
-from partitioner.solvers.free.solve import run_free
-from partitioner.solvers.limits import Limits
+from partitioner.solvers.free.solve import _bound, run_free
+from partitioner.solvers.limits import Clock, Limits
 from partitioner.solvers.reduce import reduce_ops
 from partitioner.solvers.session import Session
 
@@ -213,6 +215,8 @@ def test_packing_refutes_what_the_average_allows() -> None:
     # Seven ops of 3 on three devices: one holds three of them, though the average is 7.
     problem = packed([3.0] * 7, 3)
     packing = Packing(of(problem), 9.0, lambda: 10.0)
+    # A third of them is more than two.
+    assert packing.surrogate(np.full(7, 3.0), 10.0)[0] == pytest.approx(9.0, rel=1e-4)
     assert packing.refutes(8.9, np.full(7, 3.0), 10.0) is True
     assert packing.refutes(9.0, np.full(7, 3.0), 10.0) is False
 
@@ -234,6 +238,65 @@ def test_annealing_improves_on_greedy() -> None:
     values = [v for v, _ in anneal(model, start, 0, lambda: next(turns) < 40, 10_000)]
     assert values == sorted(values, reverse=True)
     assert values[-1] < before
+
+
+def woven(seed: int) -> Problem:
+    """Ten ops on three devices, two of them equal, each fed by two of those before."""
+    rng = np.random.default_rng(seed)
+    n = 10
+    readers: list[set[int]] = [set() for _ in range(n)]
+    for op in range(1, n):
+        for maker in rng.integers(max(0, op - 4), op, 2):
+            readers[maker].add(op)
+    return build(
+        rng.uniform(1, 4, (n, 1)).round(2) * np.array([1.0, 1.0, 1.5]),
+        [(u, tuple(sorted(r)), float(rng.uniform(0.2, 2)), not r) for u, r in enumerate(readers)],
+        send=uniform(3, 0.05, 0.2),
+        recv=uniform(3, 0.05, 0.2),
+        send_once=bool(seed % 2),
+        contiguous=False,
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_searches_and_packing_enclose_the_optimum(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if the problem were large: walks, coarser problems, packing and repartition alone.
+    monkeypatch.setattr("partitioner.solvers.free.solve._FEW", 0)
+    monkeypatch.setattr("partitioner.solvers.free.solve._contiguous", lambda _: None)
+    monkeypatch.setattr(
+        "partitioner.solvers.free.solve.prove",
+        lambda _, *, floor, **__: Outcome(floor, finished=False),
+    )
+    problem = woven(seed)
+    best = solve(problem, method="brute").stats.objective
+    session = Session(problem, Limits(time_limit_s=1.5, workers=1), "free")
+    run_free(session)
+    assert session.objective == pytest.approx(best, rel=1e-6)
+    plain = Session(problem, Limits(time_limit_s=1.5, workers=1), "free")
+    _bound(plain)
+    assert plain.bound < session.bound <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_repartition_and_coarser_problems_lead_to_the_optimum(seed: int) -> None:
+    problem = woven(seed)
+    best = solve(problem, method="brute").stats.objective
+    model = of(problem)
+    start = greedy(model, range(len(model.slots_of)))
+    clock = Clock(2.0)
+    found = [slots for _, slots in repartition(model, start, 0, 1, lambda: clock.left_s)]
+    values = [evaluate(problem, *model.assignment(slots)).period_s for slots in [start, *found]]
+    assert values == sorted(values, reverse=True)
+    assert values[-1] == pytest.approx(best, rel=1e-6)
+    # What is feasible in the coarser problem has the same value in the problem.
+    smaller = coarsened(problem, model.units, best, 0.03, 0.4)
+    coarse = of(smaller)
+    assert len(coarse.units) < len(model.units)
+    least_there = solve(smaller, method="brute")
+    there = evaluate(problem, least_there.stage_of, least_there.placements)
+    assert there.period_s == least_there.stats.objective >= best
 
 
 def test_contiguous_problems_are_refused() -> None:

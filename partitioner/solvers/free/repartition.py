@@ -64,7 +64,7 @@ def repartition(
             continue
         slots, ended = _divide(rows, state, chosen, min(_ROUND_S, left_s()), workers, seed)
         moved = None if slots is None else State(model, slots, float("inf"))
-        if moved is not None and moved.excess() <= 0 and _levels(moved) < _levels(state):
+        if moved is not None and moved.excess() <= 0 and _below(moved, state):
             state = moved
             tried.clear()
             if state.value() < best:
@@ -75,10 +75,14 @@ def repartition(
             tried.add(chosen)
 
 
-def _levels(state: State) -> list[float]:
-    """Loads of the objective from the largest down, told apart by a millionth of it at least."""
+def _below(moved: State, state: State) -> bool:
+    """Whether the objective's loads, from the largest down, are lower by a millionth of it."""
     least = max(state.value(), 1e-300) * 1e-6
-    return sorted((round(state.load[i] / least) for i in state.model.aim), reverse=True)
+    before, after = (
+        sorted((round(each.load[i] / least) for i in state.model.aim), reverse=True)
+        for each in (state, moved)
+    )
+    return after < before
 
 
 def _choose(
