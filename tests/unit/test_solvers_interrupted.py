@@ -35,7 +35,17 @@ def hard(seed: int = 0) -> Problem:
     return build(times, tensors, recv=uniform(4, 0.1, 1.0))
 
 
-def seconds_to_stop(run: Callable[[threading.Event], object]) -> float:
+def to_process() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def to_sender() -> None:
+    signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+
+def seconds_to_stop(
+    run: Callable[[threading.Event], object], interrupt: Callable[[], None] = to_process
+) -> float:
     """Seconds from a signal, sent half a second after the run sets its event, to its return."""
     ready = threading.Event()
     sent: list[float] = []
@@ -44,7 +54,7 @@ def seconds_to_stop(run: Callable[[threading.Event], object]) -> float:
         ready.wait()
         time.sleep(0.5)
         sent.append(time.perf_counter())
-        os.kill(os.getpid(), signal.SIGINT)
+        interrupt()
 
     thread = threading.Thread(target=send)
     thread.start()
@@ -56,8 +66,9 @@ def seconds_to_stop(run: Callable[[threading.Event], object]) -> float:
     return time.perf_counter() - sent[0]
 
 
+@pytest.mark.parametrize("sent", [to_process, to_sender])
 @pytest.mark.parametrize(("free", "method"), [(False, "cpsat"), (True, "cpsat"), (True, "auto")])
-def test_the_best_so_far(free: bool, method: str) -> None:
+def test_the_best_so_far(free: bool, method: str, sent: Callable[[], None]) -> None:
     problem = replace(hard(), contiguous=not free, second=Objective.COPIES)
     found = []
 
@@ -72,7 +83,7 @@ def test_the_best_so_far(free: bool, method: str) -> None:
             )
         )
 
-    assert seconds_to_stop(run) < 10
+    assert seconds_to_stop(run, sent) < 10
     assert found[0].evaluation.feasible
     assert found[0].stats.status is Status.FEASIBLE
     assert found[0].stats.second == found[0].evaluation.copies

@@ -11,7 +11,7 @@ from partitioner.solvers.limits import Limits
 
 __all__ = ["run_sound", "sound_solver"]
 
-_STOP_S = 0.1
+_LOOK_S = 0.1
 
 
 def sound_solver(limits: Limits, seconds: float) -> Any:
@@ -40,7 +40,8 @@ def sound_solver(limits: Limits, seconds: float) -> Any:
 def run_sound(solver: Any, model: cp_model.CpModel, watch: Any = None) -> Any:
     """Solve, `watch` being told of every solution; the status.
 
-    It runs in a thread of its own: a thread inside CP-SAT sees no signal until the end.
+    It runs in a thread of its own: a thread inside CP-SAT sees no signal until the end. This one
+    looks every now and then, as a signal that another thread receives does not wake it.
 
     Raises
     ------
@@ -49,14 +50,17 @@ def run_sound(solver: Any, model: cp_model.CpModel, watch: Any = None) -> Any:
     """
     thread = ThreadPoolExecutor(1)
     try:
-        return thread.submit(solver.solve, model, watch).result()
+        running = thread.submit(solver.solve, model, watch)
+        while not running.done():
+            wait([running], _LOOK_S)
+        return running.result()
     except KeyboardInterrupt:
         # The signal may have come before the search began, and the search forgets what it is told
         # before that: it is told again and again, until the thread is free for something else.
         free = thread.submit(int)
         while not free.done():
             solver.stop_search()
-            wait([free], _STOP_S)
+            wait([free], _LOOK_S)
         raise
     finally:
         thread.shutdown()
