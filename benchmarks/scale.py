@@ -8,8 +8,9 @@ one shape that differ in size alone; where a case ran until its limit, its time 
 `synthetic.py` says how the networks are drawn. NASNet-like graphs, the hard ones, have a table of
 their own, as have devices that are not equal.
 
-Bars: 1,000 ops on 8 devices, gap at most 0.1 % within 30 s; 10,000 ops within 3 % of the bound in
-60 s; 100,000 ops within 10 % in 120 s under 4 GB.
+Bars: 1,000 ops on 8 devices, gap at most 0.1 % within 30 s; 10,000 ops on any devices within 3 % of
+the bound in 60 s; 100,000 ops within 10 % of it in 120 s under 4 GB. The solver gets a little less
+than the time of its bar. Transformers also come with 48 and 200 layers, unless sizes are given.
 
     python benchmarks/scale.py [--quick] [--sizes N ...] [--devices K ...] [--shapes NAME ...]
                                [--kinds equal classes unequal] [--json FILE]
@@ -36,11 +37,11 @@ from partitioner.plan_table import format_seconds, table
 from partitioner.solvers import solve
 
 SIZES, DEVICES = (100, 1_000, 10_000, 100_000), (2, 8, 64)
-BARS = {1_000: (0.001, 30.0), 10_000: (0.03, 60.0), 100_000: (0.10, 120.0)}
 BAR_DEVICES, BAR_BYTES = 8, 4e9
 LIMIT_S = {100: 10.0, 1_000: 30.0, 10_000: 60.0, 100_000: 120.0}
-# Set-up and the last step of a search may run over a limit by this much.
-GRACE = 1.1
+# Set-up and the last step of a search may run over a limit: part of it that the solver is given.
+GIVEN = 0.95
+LAYERS = (48, 200)
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,13 @@ def main() -> int:
 def cases(arguments: argparse.Namespace) -> Iterator[Case]:
     """All shapes, sizes and numbers of equal devices; other kinds on 8 of them."""
     sizes = arguments.sizes or (SIZES[:2] if arguments.quick else SIZES)
+    layered = [] if arguments.sizes or arguments.quick else [synthetic.LAYER * n for n in LAYERS]
     devices = arguments.devices or (DEVICES[:2] if arguments.quick else DEVICES)
     for kind in arguments.kinds or synthetic.DEVICES:
         numbers = devices if kind == "equal" or arguments.kinds else (BAR_DEVICES,)
         for shape in arguments.shapes:
             for number in numbers:
-                for size in sizes:
+                for size in sorted({*sizes, *(layered if shape == "transformer" else ())}):
                     if number < size:
                         yield Case(shape, size, number, kind, arguments.seed)
 
@@ -109,7 +111,7 @@ def solved(case: Case) -> Outcome:
     """Solve a case in this process."""
     problem = synthetic.problem(case.shape, case.ops, case.devices, case.kind, case.seed)
     start = time.perf_counter()
-    found = solve(problem, method="auto", time_limit_s=limit_s(case.ops))
+    found = solve(problem, method="auto", time_limit_s=GIVEN * limit_s(case.ops))
     wall_s = time.perf_counter() - start
     stats = found.stats
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
@@ -137,13 +139,17 @@ def line(outcome: Outcome) -> str:
 def verdict(outcome: Outcome) -> str:
     """The bar beside an outcome, and whether it is met."""
     case = outcome.case
-    if case.ops not in BARS or case.devices != BAR_DEVICES:
+    above = outcome.objective_s / outcome.bound_s - 1 if outcome.bound_s > 0 else math.inf
+    if case.ops == 1_000 and case.devices == BAR_DEVICES:
+        text, met = "gap 0.1%", outcome.gap <= 0.001
+    elif case.ops == 10_000:
+        text, met = "within 3%", above <= 0.03
+    elif case.ops == 100_000:
+        text, met = "within 10%", above <= 0.10 and outcome.peak_bytes < BAR_BYTES
+    else:
         return ""
-    gap, limit = BARS[case.ops]
-    met = outcome.gap <= gap and outcome.wall_s <= limit * GRACE
-    if case.ops == max(BARS):
-        met = met and outcome.peak_bytes <= BAR_BYTES
-    return f"{gap:.1%} in {limit:.0f} s: {'met' if met else 'MISSED'}"
+    limit = LIMIT_S[case.ops]
+    return f"{text} in {limit:.0f} s: {'met' if met and outcome.wall_s <= limit else 'MISSED'}"
 
 
 def report(outcomes: list[Outcome]) -> str:

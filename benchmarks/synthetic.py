@@ -7,7 +7,7 @@ Shapes, all of single operators and none with trained weights:
 - ``nasnet``: cells that read the two cells before them, with five pairs of separable convolutions
   or poolings each and a concat of what is left unread (NASNet-A);
 - ``dense``: layers that read all layers before them in their block (DenseNet);
-- ``transformer``: encoder layers of 28 operators; one attention mask is read by all of them.
+- ``transformer``: encoder layers of 30 operators; one attention mask is read by all of them.
 
 Op times are heavy-tailed: products and convolutions draw from a log-normal with median 0.6 ms and
 sigma 0.7, everything else from one with median 40 us and sigma 0.6. Activations have a median of
@@ -33,6 +33,8 @@ from partitioner.problem import Problem, TransferCost
 
 DEVICES = ("equal", "classes", "unequal")
 BASE_S, PER_BYTE_S = 15e-6, 0.25e-9
+# Operators of a transformer's layer.
+LAYER = 30
 _LARGEST = 2e6
 
 

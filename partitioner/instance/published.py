@@ -262,9 +262,7 @@ def _number(row: Mapping[str, Any], key: str, where: str) -> float:
         raise ProblemError(f"{where}: {key!r} is {value!r:.40}; a number is needed")
     if not 0 <= value < math.inf or value > 1e300:
         raise ProblemError(
-            f"{where}: {key!r} is {value:g}; a finite number, zero or more, is needed"
-            if isinstance(value, float)
-            else f"{where}: {key!r} is {value!r:.40}; a finite number, zero or more, is needed"
+            f"{where}: {key!r} is {value!r:.40}; a finite number, zero or more, is needed"
         )
     return float(value)
 

@@ -8,7 +8,7 @@ import pytest
 from problem_builder import build, uniform
 
 from partitioner.errors import InfeasibleError
-from partitioner.problem import Problem
+from partitioner.problem import LatencyModel, Objective, Problem, TransferCost
 from partitioner.solvers import solve
 from partitioner.solvers.diagnosis.diagnose import Cause, describe, diagnose
 
@@ -20,6 +20,9 @@ def chain(times: list[list[float]], **fields: object) -> Problem:
     n = len(times)
     tensors = [(i, (i + 1,), 1.0, False) for i in range(n - 1)] + [(n - 1, (), 1.0, True)]
     return build(np.array(times, dtype=float), tensors, **fields)
+
+
+LATENCY = {"objective": Objective.LATENCY, "latency_model": LatencyModel.ATOMIC}
 
 
 def solvable(problem: Problem) -> bool:
@@ -61,6 +64,19 @@ INFEASIBLE: dict[str, Problem] = {
     "colocated, apart by support": chain([[1, INF], [INF, 1]], colocate=((0, 1),)),
     "colocated, apart by pins": chain(
         [[1, 1]] * 4, colocate=((0, 3), (1, 2)), allowed=pinned(4, 2, {0: 0, 3: 1})
+    ),
+    "one option, apart by support": chain(
+        [[1, INF], [1, 1], [INF, 1]], same_option=((0, 2), (0, 1)), **LATENCY
+    ),
+    "one option, memory": holding(
+        [3, 1, 3],
+        [4, 5, INF],
+        same_option=((0, 2),),
+        uses=np.diag([1, 1, 0]),
+        latency_cap_s=2.0,
+        send=TransferCost(*(np.diag([1.0, 1, 1], 1) for _ in range(2))),
+        max_stages=3,
+        **LATENCY,
     ),
     "one op too large": holding([3, 10, 2], [8, 6]),
     "all together too large": holding([5, 6, 7, 4], [9, 9]),
@@ -139,6 +155,7 @@ def test_the_lift_suffices_and_a_little_less_does_not(
     ("name", "limit", "demand", "capacity"),
     [
         ("op without option", "op 'op1'", 1, 0),
+        ("one option, apart by support", "one option of (op0, op2)", 1, 0),
         ("one op too large", "memory pool 0", 12, 8),
         ("one op too large", "memory pool 1", 12, 6),
         ("all together too large", "memory of every pool", 11, 9),

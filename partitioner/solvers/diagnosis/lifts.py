@@ -86,20 +86,29 @@ def _pins(problem: Problem) -> Iterator[Limit]:
         yield _dropped(pinned, without, words)
 
 
-def _colocation(problem: Problem) -> Iterator[Limit]:
-    """Groups that must share a stage."""
-    groups = tuple(group for group in problem.colocate if len(set(group)) > 1)
+def _groups(problem: Problem) -> Iterator[Limit]:
+    """Groups that must share a stage, or an option."""
+    for field, limit, apart in (
+        ("colocate", "colocation", "in different stages"),
+        ("same_option", "one option", "on different options"),
+    ):
+        groups = [group for group in getattr(problem, field) if len(set(group)) > 1]
+        if groups:
+            yield _grouped(field, limit, apart, groups)
 
+
+def _grouped(field: str, limit: str, apart: str, groups: Sequence[tuple[int, ...]]) -> Limit:
     def without(p: Problem, dropped: Sequence[tuple[int, ...]]) -> Problem:
-        return replace(p, colocate=tuple(g for g in p.colocate if g not in dropped))
+        kept = tuple(group for group in getattr(p, field) if group not in dropped)
+        changed: dict[str, Any] = {field: kept}
+        return replace(p, **changed)
 
     def words(p: Problem, dropped: Sequence[tuple[int, ...]]) -> tuple[str, str, str]:
         names = " and ".join(f"({_listed([p.op_names[op] for op in g])})" for g in dropped)
         unit = "group apart" if len(dropped) == 1 else "groups apart"
-        return f"colocation of {names}", unit, f"let {names} be in different stages"
+        return f"{limit} of {names}", unit, f"let {names} be {apart}"
 
-    if groups:
-        yield _dropped(groups, without, words)
+    return _dropped(groups, without, words)
 
 
 def _dropped(
@@ -167,7 +176,12 @@ def _budget(name: str, what: str, pools: Sequence[int]) -> Limit:
 
 
 def _resources(problem: Problem) -> Iterator[Limit]:
-    """Cores and devices."""
+    """Cores and devices.
+
+    With groups of `same_option` each option must host one stage, for which units are left as is.
+    """
+    if problem.same_option:
+        return
     resources = range(len(problem.capacity))
     users = [np.flatnonzero(problem.uses[:, r]).tolist() for r in resources]
     for resource in _unlike(problem, resources, problem.capacity.tolist(), users.__getitem__):
@@ -225,7 +239,9 @@ def _whole(
 def _caps(problem: Problem) -> Iterator[Limit]:
     """Limits on period and latency."""
     for name, objective in CAPPED.items():
-        if np.isfinite(getattr(problem, name)):
+        # Groups of `same_option` are solved for latency only.
+        known = objective is Objective.LATENCY or not problem.same_option
+        if known and np.isfinite(getattr(problem, name)):
             yield _cap(name, objective)
 
 
@@ -254,7 +270,7 @@ def _cap(field: str, objective: Objective) -> Limit:
 LIMITS: tuple[Callable[[Problem], Iterator[Limit]], ...] = (
     _support,
     _pins,
-    _colocation,
+    _groups,
     _pools,
     _resources,
     _stages,

@@ -41,6 +41,8 @@ class Oracle:
         for name, objective in CAPPED.items():
             cap = getattr(problem, name)
             if np.isfinite(cap):
+                if problem.same_option and objective is Objective.PERIOD:
+                    return self._solved(replace(problem, second=None))
                 changed: dict[str, Any] = {name: np.inf}
                 best = self.best(replace(problem, **changed), objective)
                 if best is None or best.evaluation.value(objective) <= cap * (1 + 1e-9):
@@ -70,13 +72,14 @@ CAPPED = {"period_cap_s": Objective.PERIOD, "latency_cap_s": Objective.LATENCY}
 
 
 def _costless(problem: Problem) -> Problem:
-    """The same limits with a period of one second for every assignment.
+    """The same limits with a period, or latency, of one second for every assignment.
 
-    The first assignment that is found is then proven optimal. The one op that takes time takes as
-    many seconds as its option has replicas.
+    The first assignment that is found is then proven optimal. One op takes time: for a period as
+    many seconds as its option has replicas. Groups of `same_option` are solved for latency only.
     """
+    latency = bool(problem.same_option)
     times = np.where(np.isfinite(problem.time_s), 0.0, np.inf)
-    times[0] += problem.replicas
+    times[0] += 1.0 if latency else problem.replicas
     nothing = TransferCost.zero(problem.n_options)
     return replace(
         problem,
@@ -85,6 +88,6 @@ def _costless(problem: Problem) -> Problem:
         send=nothing,
         recv=nothing,
         link=nothing,
-        objective=Objective.PERIOD,
+        objective=Objective.LATENCY if latency else Objective.PERIOD,
         second=None,
     )
