@@ -13,7 +13,7 @@ from partitioner.errors import InfeasibleError, ProblemError
 from partitioner.evaluation import evaluate
 from partitioner.problem import LatencyModel, Objective, Problem, Status
 from partitioner.solvers.cpsat import search as cpsat_search
-from partitioner.solvers.kbest import kbest
+from partitioner.solvers.kbest import kbest, ranking
 from partitioner.solvers.kbest.kbest import k_best
 from partitioner.solvers.reduce import symmetry
 from partitioner.solvers.replicate import with_replicas
@@ -86,6 +86,14 @@ def test_by_search_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kbest, "applies", lambda problem: False)
     agree(drawn(seed), 4, f"seed {seed}")
     agree(equal(drawn(seed)), 4, f"seed {seed}, equal")
+
+
+def test_plans_met_again_under_numbers_that_were_not_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kbest, "applies", lambda problem: False)
+    monkeypatch.setattr(ranking, "_NUMBERINGS", 0)
+    agree(equal(drawn(8)), 4, "no numbering listed")
 
 
 @pytest.mark.parametrize("objective", [Objective.COPIES, Objective.MEMORY, Objective.DEVICES])

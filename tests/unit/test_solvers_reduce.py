@@ -325,14 +325,15 @@ def test_an_order_of_identical_branches_keeps_the_optimum(objective: Objective) 
     assert found >= 4
 
 
+def order(problem: Problem) -> tuple[tuple[int, int], ...]:
+    """Identical branches of a problem that is not reduced otherwise."""
+    return narrowed(problem, reduce_ops(problem), np.inf, (), Clock(10), ()).units.order
+
+
 def test_branches_that_differ_have_no_order() -> None:
     tensors = [(0, (1, 2), 1.0, False), (1, (3,), 2.0, False), (2, (3,), 2.0, False)]
     tensors.append((3, (), 1.0, True))
     same = build(np.ones((4, 2)), tensors)
-
-    def order(problem: Problem) -> tuple[tuple[int, int], ...]:
-        return narrowed(problem, reduce_ops(problem), np.inf, (), Clock(10), ()).units.order
-
     assert order(same) == ((1, 2),)
     assert order(dataclasses.replace(same, contiguous=False)) == ()
     slower = np.ones((4, 2))
@@ -347,6 +348,26 @@ def test_branches_that_differ_have_no_order() -> None:
         {"constant_bytes": np.ones(1), "constant_ops": ((0, 1, 2),)},
     ):
         assert order(dataclasses.replace(same, **change)) == ()
+
+
+@pytest.mark.parametrize("first_s", [1.0, 2.0])
+def test_twins_read_the_same(first_s: float) -> None:
+    # 0 -> 2 and 1 -> 3, both to 4: two chains alike, or two chains of which only the ends are.
+    tensors = [(0, (2,), 1.0, False), (1, (3,), 1.0, False), (2, (4,), 1.0, False)]
+    tensors += [(3, (4,), 1.0, False), (4, (), 1.0, True)]
+    times = np.ones((5, 2))
+    times[0] = first_s
+    assert order(build(times, tensors)) == (((0, 1),) if first_s == 1.0 else ())
+
+
+def test_a_branch_ends_where_something_else_is_read() -> None:
+    # 0 -> 1 -> 4 and 0 -> 2 -> 5, and 4 reads 3 too.
+    tensors = [(0, (1, 2), 1.0, False), (1, (4,), 1.0, False), (2, (5,), 1.0, False)]
+    tensors += [(3, (4,), 1.0, False), (4, (), 1.0, True), (5, (), 1.0, True)]
+    assert order(build(np.ones((6, 2)), tensors)) == ()
+    assert order(build(np.ones((6, 2)), [*tensors[:3], (3, (), 1.0, False), *tensors[4:]])) == (
+        (1, 2),
+    )
 
 
 def test_many_identical_branches_have_few_downsets() -> None:
