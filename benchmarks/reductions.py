@@ -31,12 +31,12 @@ from partitioner.problem import Problem
 from partitioner.solvers import Limits
 from partitioner.solvers.bounds import repriced
 from partitioner.solvers.dp.table import TooLargeError, applies
-from partitioner.solvers.heuristics import scored
 from partitioner.solvers.limits import RELATIVE, Clock
 from partitioner.solvers.pipeline import begin, run_cpsat, run_dp
 from partitioner.solvers.reduce import reduce_ops
 from partitioner.solvers.reductions.narrow import REDUCTIONS, Reduction, narrowed
 from partitioner.solvers.reductions.twins import twins
+from partitioner.solvers.scoring import scored
 from partitioner.solvers.session import Session
 
 _LIMIT_S = 20.0

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from partitioner.problem import Floats, Ints, Problem, Solution
-from partitioner.solvers.heuristics import best_of, scored
 from partitioner.solvers.reduce import symmetry
+from partitioner.solvers.scoring import best_of, scored
 
 __all__ = [
     "alternatives",

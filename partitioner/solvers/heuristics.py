@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-import numpy as np
-
-from partitioner.evaluation import evaluate
-from partitioner.problem import LatencyModel, Objective, Problem, Solution, SolveStats, Status
+from partitioner.problem import LatencyModel, Objective, Problem, Solution
 from partitioner.solvers.bounds import Prices
 from partitioner.solvers.dp.ideals import prefix_ideals
 from partitioner.solvers.dp.table import TooLargeError, run_table
@@ -16,8 +13,9 @@ from partitioner.solvers.limits import Clock, Limits
 from partitioner.solvers.lines.lines import Lines
 from partitioner.solvers.lines.orders import orders
 from partitioner.solvers.reduce import Units, symmetry
+from partitioner.solvers.scoring import best_of, scored
 
-__all__ = ["best_of", "incumbent", "scored"]
+__all__ = ["incumbent"]
 
 # Orders tried up to that many units. Of few units an exact method needs no longer than a heuristic
 # for another order.
@@ -32,29 +30,6 @@ _PREFIXES, _LARGEST = 900, 1500
 _LEAST_S = 5.0
 # Multiples of the proven bound tried as a cut-off, for a low one leaves few stages to price.
 _CUTOFFS = (1.1, 1.4, 2.0, 4.0, float("inf"))
-
-
-def scored(
-    problem: Problem,
-    stage_of: tuple[int, ...],
-    placements: tuple[tuple[int, ...], ...],
-    method: str,
-) -> Solution | None:
-    """The assignment as a Solution, None when `evaluation` finds it infeasible."""
-    evaluation = evaluate(problem, stage_of, placements)
-    value = evaluation.value(problem.objective)
-    if not np.isfinite(value):
-        return None
-    stats = SolveStats(Status.FEASIBLE, value, 0.0, 0.0, method)
-    return Solution(stage_of, placements, evaluation, stats)
-
-
-def best_of(problem: Problem, first: Solution | None, second: Solution | None) -> Solution | None:
-    """The better of two by the problem's objective; the first on a tie."""
-    if first is None or second is None:
-        return first or second
-    a, b = (s.evaluation.value(problem.objective) for s in (first, second))
-    return second if b < a else first
 
 
 def incumbent(

@@ -10,11 +10,12 @@ from partitioner.solvers.cpsat.scales import ceiling
 from partitioner.solvers.cpsat.search import Keep, search
 from partitioner.solvers.dp.run import run_dp
 from partitioner.solvers.dp.table import TooLargeError, applies
-from partitioner.solvers.free.mincut import applies as cut_applies
-from partitioner.solvers.free.mincut import minimum_cut
-from partitioner.solvers.heuristics import incumbent, scored
+from partitioner.solvers.heuristics import incumbent
+from partitioner.solvers.mincut import applies as cut_applies
+from partitioner.solvers.mincut import minimum_cut
 from partitioner.solvers.reduce import Assignment, most_stages
 from partitioner.solvers.reductions.narrow import narrowed
+from partitioner.solvers.scoring import scored
 from partitioner.solvers.session import Session
 from partitioner.solvers.windows.closing import close_in
 

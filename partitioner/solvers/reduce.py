@@ -29,6 +29,7 @@ __all__ = [
     "repriced_units",
     "stages_of",
     "symmetry",
+    "tight_pools",
     "times_used",
 ]
 
@@ -257,6 +258,14 @@ def largest_stage_bytes(problem: Problem) -> float:
         + float(problem.live_bytes.max())
         + problem.queue_slots * float(problem.tensor_bytes.sum())
     )
+
+
+def tight_pools(problem: Problem) -> tuple[int, ...]:
+    """Memory pools that some assignment could overflow."""
+    held = times_used(problem, most_stages(problem)) * problem.replicas
+    most = np.bincount(problem.pool_of, held, minlength=len(problem.pool_bytes))
+    over = most * largest_stage_bytes(problem) > problem.pool_bytes
+    return tuple(np.flatnonzero(over).tolist())
 
 
 @dataclass(frozen=True, slots=True)

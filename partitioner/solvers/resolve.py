@@ -17,10 +17,10 @@ from partitioner.solvers.dp.ideals import all_ideals, membership
 from partitioner.solvers.dp.reach import Reach
 from partitioner.solvers.dp.run import run_cuts_on, run_dp
 from partitioner.solvers.dp.table import TooLargeError, applies, longest_period
-from partitioner.solvers.heuristics import scored
 from partitioner.solvers.limits import RELATIVE, Limits, Progress
 from partitioner.solvers.pipeline import begin, run_cpsat
 from partitioner.solvers.reduce import reduce_ops, repriced_units, symmetry
+from partitioner.solvers.scoring import scored
 from partitioner.solvers.session import Session
 
 __all__ = ["Resolver"]

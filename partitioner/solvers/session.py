@@ -9,9 +9,9 @@ from dataclasses import replace
 from partitioner.errors import InfeasibleError, NoneFoundError, ProblemError
 from partitioner.problem import Problem, Solution, SolveStats, Status
 from partitioner.solvers.diagnosis.obvious import certain_causes, explain_infeasible
-from partitioner.solvers.heuristics import best_of
 from partitioner.solvers.limits import RELATIVE, Clock, Limits
 from partitioner.solvers.reduce import Units, reduce_ops
+from partitioner.solvers.scoring import best_of
 
 __all__ = ["Session"]
 

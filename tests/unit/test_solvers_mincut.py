@@ -13,7 +13,7 @@ from partitioner.errors import ProblemError
 from partitioner.evaluation import evaluate
 from partitioner.problem import LatencyModel, Objective, Problem, Status, TransferCost
 from partitioner.solvers import solve
-from partitioner.solvers.free.mincut import Cut, applies, minimum_cut
+from partitioner.solvers.mincut import Cut, applies, minimum_cut
 from partitioner.solvers.reduce import reduce_ops
 
 

@@ -11,9 +11,9 @@ from partitioner.solvers.bounds import Prices
 from partitioner.solvers.dp.cuts import Cuts
 from partitioner.solvers.dp.ranked import choices, pipelines
 from partitioner.solvers.dp.table import exact_cuts, search_cuts
-from partitioner.solvers.heuristics import scored
 from partitioner.solvers.limits import RELATIVE
 from partitioner.solvers.reduce import stages_of
+from partitioner.solvers.scoring import scored
 from partitioner.solvers.session import Session
 
 __all__ = ["run_cuts_on", "run_dp"]

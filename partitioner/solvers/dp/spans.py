@@ -17,8 +17,7 @@ from partitioner.solvers.bounds import transfer_bounds
 from partitioner.solvers.dp.cuts import Cuts, Rows
 from partitioner.solvers.dp.weights import weighed
 from partitioner.solvers.limits import Clock
-from partitioner.solvers.lines.memory import may_bind
-from partitioner.solvers.reduce import Units
+from partitioner.solvers.reduce import Units, tight_pools
 
 __all__ = ["SpanCosts", "Spans"]
 
@@ -116,7 +115,7 @@ class SpanCosts:
         self._problem, self._units, self._cuts, self._work = problem, units, cuts, work
         self._cutoff, self._limit_s = cutoff, limit_s
         self._options: dict[int, _Option] = {}
-        self._sums_bytes = problem.objective is Objective.MEMORY or may_bind(problem)
+        self._sums_bytes = problem.objective is Objective.MEMORY or bool(tight_pools(problem))
         if self._sums_bytes:
             self._own_bytes = weighed(cuts.members, units.constant_bytes[:, None])[:, 0]
             self._shared_bytes = np.array([size for size, _ in units.shared])

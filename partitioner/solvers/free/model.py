@@ -22,10 +22,10 @@ from partitioner.solvers.reduce import (
     Assignment,
     Flow,
     Units,
-    largest_stage_bytes,
     most_stages,
     stages_of,
     symmetry,
+    tight_pools,
     times_used,
 )
 
@@ -98,7 +98,7 @@ class FreeModel:
         )
         self.limit: list[float] = []
         self._index: dict[object, int] = {}
-        self._memory = _memory_binds(problem, n_slots)
+        self._memory = tight_pools(problem)
         stored = bool(self._memory) or problem.objective is Objective.MEMORY
         self.live = units.live_bytes.tolist() if stored and units.live_bytes.any() else []
         self._counts_copies = Objective.COPIES is problem.objective
@@ -344,13 +344,6 @@ def _slots(problem: Problem, n_units: int) -> tuple[tuple[int, ...], tuple[tuple
         else:
             classes += [tuple(slots) for slots in own if slots]
     return tuple(option_of), tuple(classes)
-
-
-def _memory_binds(problem: Problem, n_slots: int) -> tuple[int, ...]:
-    """Pools that stages could overflow."""
-    stages = min(n_slots, problem.max_stages)
-    most = largest_stage_bytes(problem) * stages * int(problem.replicas.max())
-    return tuple(int(pool) for pool in np.flatnonzero(problem.pool_bytes < most))
 
 
 def _link(problem: Problem, a: int, b: int) -> object:

@@ -13,15 +13,15 @@ from partitioner.problem import LatencyModel, Objective, Problem
 from partitioner.solvers.bounds import load_prices, lower_bound
 from partitioner.solvers.free.coarse import coarsened
 from partitioner.solvers.free.cpsat import prove
-from partitioner.solvers.free.mincut import applies as cut_applies
 from partitioner.solvers.free.model import FreeModel, free_model
 from partitioner.solvers.free.packing import Packing
 from partitioner.solvers.free.repartition import repartition
 from partitioner.solvers.free.search import anneal, greedy
-from partitioner.solvers.heuristics import scored
 from partitioner.solvers.limits import RELATIVE, Clock
+from partitioner.solvers.mincut import applies as cut_applies
 from partitioner.solvers.pipeline import run_mincut, run_pipeline
 from partitioner.solvers.reduce import reduce_ops
+from partitioner.solvers.scoring import scored
 from partitioner.solvers.session import Session
 
 __all__ = ["run_free", "run_free_cpsat"]

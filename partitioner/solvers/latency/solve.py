@@ -16,7 +16,6 @@ import numpy as np
 from partitioner.problem import Solution
 from partitioner.solvers.bounds import lower_bound
 from partitioner.solvers.dp.ideals import all_ideals, prefix_ideals
-from partitioner.solvers.heuristics import scored
 from partitioner.solvers.latency.core import Core, make_core
 from partitioner.solvers.latency.labels import Search, search_labels
 from partitioner.solvers.latency.lattice import Lattice
@@ -25,6 +24,7 @@ from partitioner.solvers.latency.tails import tails
 from partitioner.solvers.limits import RELATIVE, Clock
 from partitioner.solvers.pipeline import run_cpsat, run_pipeline
 from partitioner.solvers.reduce import stages_of
+from partitioner.solvers.scoring import scored
 from partitioner.solvers.session import Session
 
 __all__ = ["run_latency"]

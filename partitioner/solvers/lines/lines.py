@@ -16,9 +16,16 @@ import numpy as np
 from partitioner.problem import Ints, Problem
 from partitioner.solvers.bounds import Prices
 from partitioner.solvers.lines.line import Flows, Line
-from partitioner.solvers.lines.memory import LineMemory, may_bind
+from partitioner.solvers.lines.memory import LineMemory
 from partitioner.solvers.lines.search import Found, Pairs, by_states, in_turn
-from partitioner.solvers.reduce import Assignment, Units, most_stages, stages_of, symmetry
+from partitioner.solvers.reduce import (
+    Assignment,
+    Units,
+    most_stages,
+    stages_of,
+    symmetry,
+    tight_pools,
+)
 
 __all__ = ["Lines"]
 
@@ -53,7 +60,7 @@ class Lines:
         self._heads = [group[0] for group in self._classes.classes]
         self._head_of = {each: group[0] for group in self._classes.classes for each in group}
         self.flows = Flows.of(problem, units, self._heads)
-        self._memory = LineMemory(problem, units, self.flows) if may_bind(problem) else None
+        self._memory = LineMemory(problem, units, self.flows) if tight_pools(problem) else None
         self._slots = most_stages(problem)
         states = prod(len(group) + 1 for group in self._classes.classes)
         self._by_states = states <= _STATES

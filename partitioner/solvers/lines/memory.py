@@ -6,15 +6,9 @@ import numpy as np
 
 from partitioner.problem import Floats, Ints, Problem
 from partitioner.solvers.lines.line import Flows, Line
-from partitioner.solvers.reduce import Units, largest_stage_bytes
+from partitioner.solvers.reduce import Units
 
-__all__ = ["LineMemory", "may_bind"]
-
-
-def may_bind(problem: Problem) -> bool:
-    """Whether any stage can be too large for a pool."""
-    most = largest_stage_bytes(problem) * float(problem.replicas.max())
-    return bool((problem.pool_bytes < most).any())
+__all__ = ["LineMemory"]
 
 
 class LineMemory:

@@ -11,12 +11,12 @@ import numpy as np
 
 from partitioner.errors import ProblemError
 from partitioner.problem import Objective, Problem, Solution
-from partitioner.solvers.heuristics import scored
 from partitioner.solvers.limits import Limits
 from partitioner.solvers.milp.memory import add_memory
 from partitioner.solvers.milp.program import Sum
 from partitioner.solvers.milp.rows import Rows, slots
 from partitioner.solvers.milp.times import Times
+from partitioner.solvers.scoring import scored
 from partitioner.solvers.session import Session
 
 __all__ = ["applies", "highs", "run_milp"]

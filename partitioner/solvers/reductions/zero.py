@@ -17,13 +17,7 @@ import numpy as np
 
 from partitioner.problem import Bools, Objective, Problem
 from partitioner.solvers.bounds import hangs_on_both_ends
-from partitioner.solvers.reduce import (
-    Flow,
-    Units,
-    largest_stage_bytes,
-    most_stages,
-    times_used,
-)
+from partitioner.solvers.reduce import Flow, Units, tight_pools
 
 __all__ = ["idle"]
 
@@ -77,17 +71,9 @@ def _idle_beside(units: Units, v: int, other: int, light: Bools | None) -> bool:
 def _light(problem: Problem, units: Units) -> Bools | None:
     """Units without constants, shape (n_units,); None where memory does not matter."""
     counted = Objective.MEMORY in (problem.objective, problem.second)
-    if not counted and not _memory_may_bind(problem):
+    if not counted and not tight_pools(problem):
         return None
     light = units.constant_bytes == 0
     for _, readers in units.shared:
         light[list(readers)] = False
     return np.asarray(light)
-
-
-def _memory_may_bind(problem: Problem) -> bool:
-    """Whether any pool could be too small, whatever is put there."""
-    largest = largest_stage_bytes(problem)
-    copies = times_used(problem, most_stages(problem)) * problem.replicas
-    held = np.bincount(problem.pool_of, copies * largest, minlength=len(problem.pool_bytes))
-    return bool((held > problem.pool_bytes).any())

@@ -13,11 +13,11 @@ import numpy as np
 
 from partitioner.problem import Ints, Objective
 from partitioner.solvers.bounds import Prices
-from partitioner.solvers.heuristics import scored
 from partitioner.solvers.limits import RELATIVE
 from partitioner.solvers.lines.line import Flows
 from partitioner.solvers.lines.orders import narrow, readers_of
 from partitioner.solvers.reduce import most_stages, stages_of, symmetry
+from partitioner.solvers.scoring import scored
 from partitioner.solvers.session import Session
 from partitioner.solvers.windows.chains import Chain, best_chain
 from partitioner.solvers.windows.windows import Windows
