@@ -16,7 +16,7 @@ from partitioner.machine import Machine
 from partitioner.partition import Partition
 from partitioner.plan import Plan
 from partitioner.plan_check import verify_plan
-from partitioner.planning import adopt, choose, make_plan, require_strategy
+from partitioner.planning import MOST_REPLICAS, adopt, choose, make_plan, require_strategy
 from partitioner.problem import Objective
 from partitioner.profiling.collect import collect
 from partitioner.profiling.table import ProfileTable
@@ -39,6 +39,7 @@ def auto_partition(
     objective: str = "period",
     strategy: str = "best",
     max_stages: int | None = None,
+    replicas: int = MOST_REPLICAS,
     memory_budgets: Mapping[str, int] | None = None,
     pins: Mapping[str, str] | None = None,
     colocate: Sequence[Sequence[str]] = (),
@@ -61,13 +62,16 @@ def auto_partition(
     model : IRModule, onnx.ModelProto, torch.export.ExportedProgram, path, ``"zoo:NAME"``, Grouped
         The model.
     devices : None, Machine, or sequence of str, Device, TVM device
-        ``"cores:0-3"``, ``"cores:4,5"``, ``"cpu"``; None is this host's cores, one device each.
+        ``"cores:0-3"``, ``"cores:4,5"``, ``"cpu"``: clusters of equal cores, any number of which a
+        stage may get. None is this host's clusters.
     objective : {"period", "latency"}
         Least time between completions, or least time of one item.
     strategy : str
         A key of `partitioner.plan.STRATEGIES`; ``"best"`` may choose not to cut.
     max_stages : int, optional
-        Default: one a device.
+        Default: as many as there are cores and accelerators.
+    replicas : int
+        Most equal replicas that a stage may have, items going to each in turn.
     memory_budgets : mapping of str to int, optional
         Bytes by memory pool or device name.
     pins : mapping of str to str, optional
@@ -146,7 +150,7 @@ def auto_partition(
             progress=progress,
         )
     problem = price(table)
-    choice = choose(problem, strategy=strategy, time_limit_s=time_limit_s)
+    choice = choose(problem, strategy=strategy, replicas=replicas, time_limit_s=time_limit_s)
     if given is None:
         chosen = make_plan(graph, machine, table, problem, choice)
     else:

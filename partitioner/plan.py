@@ -24,7 +24,7 @@ VERSION = 1
 
 STRATEGIES: Mapping[str, str] = {
     "best": "whichever is best: a pipeline or a simple alternative",
-    "pipeline": "at least two stages, one a device",
+    "pipeline": "at least two stages, on cores of their own",
     "single": "the model uncut on the best single device, or on all cores",
     "replicas": "the whole model on several devices, items shared by speed",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from partitioner.errors import DeviceError, PlanError
 from partitioner.graph import OpGraph
@@ -67,7 +68,17 @@ def verify_plan(plan: Plan, graph: OpGraph, machine: Machine) -> None:
 def _verify_placement(
     index: int, placement: Placement, machine: Machine, owner: dict[int | str, int]
 ) -> None:
-    device = device_for(machine, placement)
+    device = _whole(machine, placement)
+    if device.kind == "cpu" and not placement.cpus:
+        raise PlanError(
+            f"stage {index} has no cores of device {device.name!r}; give it some of "
+            f"{format_cpus(device.cpus)}"
+        )
+    if device not in machine.devices and set(placement.cpus) != set(device.cpus):
+        raise PlanError(
+            f"stage {index} is on {device.name!r}, all cores joined, with core "
+            f"{format_cpus(sorted(placement.cpus))}; give it all of them, or name one cluster"
+        )
     extra = set(placement.cpus) - set(device.cpus)
     if extra:
         raise PlanError(
@@ -81,31 +92,31 @@ def _verify_placement(
                 "a core serves one replica of one stage"
             )
         owner[cpu] = index
-    left_out = set(device.cpus) - set(placement.cpus)
-    if left_out and device.kind == "cpu":
-        raise PlanError(
-            f"stage {index} leaves out core {format_cpus(sorted(left_out))} of device "
-            f"{device.name!r}; a stage has its device to itself: list all its cores "
-            f"({format_cpus(device.cpus)}), or name a smaller device"
-        )
-    if device.name in owner:
-        raise PlanError(
-            f"device {device.name!r} is given to stage {owner[device.name]} and again to stage "
-            f"{index}; a device serves one replica of one stage"
-        )
-    owner[device.name] = index
+    if device.kind != "cpu":
+        if device.name in owner:
+            raise PlanError(
+                f"device {device.name!r} is given to stage {owner[device.name]} and again to stage "
+                f"{index}; an accelerator serves one replica of one stage"
+            )
+        owner[device.name] = index
     if not 0 < placement.share <= 1:
         raise PlanError(f"stage {index}: share {placement.share} must be above 0 and at most 1")
 
 
 def device_for(machine: Machine, placement: Placement) -> Device:
-    """The machine's device that a placement names; all its cores joined is one of them.
+    """What a placement runs on: the machine's device of that name, with the placement's cores.
 
     Raises
     ------
     PlanError
         If the machine lacks it.
     """
+    device = _whole(machine, placement)
+    return replace(device, cpus=placement.cpus) if device.kind == "cpu" else device
+
+
+def _whole(machine: Machine, placement: Placement) -> Device:
+    """The machine's device that a placement names; all its cores joined is one of them."""
     together = machine.all_cores()
     if together is not None and placement.device == together.name:
         return together

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -11,16 +12,19 @@ from partitioner.cost import options_of
 from partitioner.errors import InfeasibleError, NoneFoundError, PartitionerError, PlanError
 from partitioner.evaluation import evaluate
 from partitioner.graph import OpGraph
-from partitioner.machine import Machine
+from partitioner.machine import Device, Machine
 from partitioner.plan import STRATEGIES, Alternative, Placement, Plan, Predicted, Stage
-from partitioner.plan_check import assignment_of, stage_tensors, verify_plan
-from partitioner.problem import Bools, Evaluation, Problem, Solution, Status
+from partitioner.plan_check import assignment_of, device_for, stage_tensors, verify_plan
+from partitioner.problem import Evaluation, Problem, Solution, Status
 from partitioner.profiling.table import ProfileTable
 from partitioner.solvers import Progress, alternatives, neighbours, solve
+from partitioner.solvers.replicate import Replicated, with_replicas, with_twins
 
-__all__ = ["Choice", "adopt", "choose", "make_plan", "require_strategy"]
+__all__ = ["MOST_REPLICAS", "Choice", "adopt", "choose", "make_plan", "require_strategy"]
 
 _MOST_NEIGHBOURS = 8
+MOST_REPLICAS = 8
+"""Most equal replicas of a stage, unless asked for otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +50,24 @@ def choose(
     problem: Problem,
     *,
     strategy: str = "best",
+    replicas: int = MOST_REPLICAS,
     time_limit_s: float = 10.0,
     progress: Progress | None = None,
 ) -> Choice:
     """Solve, compare with the alternatives, and take what the strategy asks for.
+
+    Parameters
+    ----------
+    problem : Problem
+        What to solve.
+    strategy : str
+        A key of `STRATEGIES`.
+    replicas : int
+        Most equal replicas that a stage may have.
+    time_limit_s : float
+        Solver time.
+    progress : callable, optional
+        Told of better assignments and bounds.
 
     Raises
     ------
@@ -65,8 +83,11 @@ def choose(
         key=lambda solution: solution.evaluation.value(problem.objective),
         default=None,
     )
+    wide = with_replicas(problem, replicas)
     try:
-        best = solve(problem, time_limit_s=time_limit_s, progress=progress, hint=hint)
+        best = wide.restore(
+            solve(wide.problem, time_limit_s=time_limit_s, progress=progress, hint=hint)
+        )
     except InfeasibleError:
         # Replicas of the whole model may fit where no set of stages does.
         if strategy == "pipeline" or not others:
@@ -75,7 +96,7 @@ def choose(
         best = replace(best, stats=replace(best.stats, bound=0.0))
     solved, bound_s = [best], best.stats.bound
     if strategy == "pipeline" and _kind(best) != "pipeline":
-        solved, bound_s = _pipelines(problem, time_limit_s, hint)
+        solved, bound_s = _pipelines(wide, time_limit_s, hint)
     candidates = [*solved, *(solution for _, solution in others)]
     wanted = [s for s in candidates if strategy in ("best", _kind(s))]
     if not wanted:
@@ -105,26 +126,22 @@ def require_strategy(strategy: str) -> None:
 
 
 def _pipelines(
-    problem: Problem, time_limit_s: float, hint: Solution | None
+    wide: Replicated, time_limit_s: float, hint: Solution | None
 ) -> tuple[list[Solution], float]:
     """The best plans of two or more stages, where the solver's best has but one, and their bound.
 
-    The first stage holds an op without predecessors, the last one without successors, and no two
-    stages share an option. So some such pair runs on different options, and solving once for each
-    pair and option of the first op covers every pipeline.
+    The first stage holds an op without predecessors, the last one without successors. Where no
+    option serves two stages, some such pair runs on different options, and solving once for each
+    pair and option of the first op covers every pipeline. An option that can serve two, as cores
+    of a cluster can, has a twin for the second.
     """
-    cases = list(_apart(problem))
+    cases = list(_apart(wide.problem))
     found: list[Solution] = []
     bounds: list[float] = []
-    for allowed in cases:
+    for twins in cases:
         try:
-            found.append(
-                solve(
-                    replace(problem, allowed=allowed),
-                    time_limit_s=time_limit_s / len(cases),
-                    hint=hint,
-                )
-            )
+            solution = solve(twins.problem, time_limit_s=time_limit_s / len(cases), hint=hint)
+            found.append(wide.restore(twins.restore(solution)))
         except NoneFoundError:
             bounds.append(0.0)
         except InfeasibleError:
@@ -134,20 +151,23 @@ def _pipelines(
     return found, min(bounds, default=0.0)
 
 
-def _apart(problem: Problem) -> Iterator[Bools]:
-    """What is allowed, with a first op on one option and a last op on others, for each choice."""
+def _apart(problem: Problem) -> Iterator[Replicated]:
+    """The problem with a first op on one option and a last op on others, for each choice."""
     ops = range(problem.n_ops)
     first = sorted(set(ops) - {v for _, v in problem.edges})
     last = sorted(set(ops) - {u for u, _ in problem.edges})
     for option in range(problem.n_options):
         beside = (problem.uses + problem.uses[option] <= problem.capacity).all(axis=1)
+        again = [option] if beside[option] else []
+        twins = with_twins(problem, again)
+        beside = np.append(beside, beside[again])
+        beside[option] = False
         for head, tail in ((u, v) for u in first for v in last if u != v):
-            allowed = problem.allowed.copy()
-            allowed[head] &= np.arange(problem.n_options) == option
+            allowed = twins.problem.allowed.copy()
+            allowed[head] &= np.arange(twins.problem.n_options) == option
             allowed[tail] &= beside
-            allowed[tail, option] = False
             if allowed[head].any() and allowed[tail].any():
-                yield allowed
+                yield replace(twins, problem=replace(twins.problem, allowed=allowed))
 
 
 def _kind(solution: Solution) -> str:
@@ -230,10 +250,9 @@ def adopt(
         If it breaks a rule of structure, support or memory; the first is named.
     """
     verify_plan(plan, graph, machine)
-    options = [device.name for device in options_of(machine)]
     stage_of = assignment_of(plan, graph)
     placements = tuple(
-        tuple(options.index(placement.device) for placement in stage.placements)
+        tuple(_option(machine, placement) for placement in stage.placements)
         for stage in plan.stages
     )
     evaluation = evaluate(problem, stage_of, placements)
@@ -247,7 +266,26 @@ def adopt(
     solution = Solution(stage_of, placements, evaluation)
     fresh = make_plan(graph, machine, table, problem, replace(choice, solution=solution))
     predicted = fresh.predicted
-    return replace(fresh, predicted=predicted and replace(predicted, method="given"))
+    stages = tuple(map(_on_cores, fresh.stages, plan.stages))
+    return replace(fresh, stages=stages, predicted=predicted and replace(predicted, method="given"))
+
+
+def _option(machine: Machine, placement: Placement) -> int:
+    """Which option a placement takes: its device with so many cores."""
+    part = device_for(machine, placement)
+    kinds = [(option.name, option.threads) for option in options_of(machine)]
+    if (part.name, part.threads) not in kinds:
+        counts = ", ".join(str(threads) for name, threads in kinds if name == part.name)
+        raise PlanError(
+            f"a stage on {part.threads} cores of {part.name!r} is not priced; give it {counts}"
+        )
+    return kinds.index((part.name, part.threads))
+
+
+def _on_cores(stage: Stage, given: Stage) -> Stage:
+    """The stage on the cores that were given."""
+    pairs = zip(stage.placements, given.placements, strict=True)
+    return replace(stage, placements=tuple(replace(p, cpus=own.cpus) for p, own in pairs))
 
 
 def _name(problem: Problem, solution: Solution) -> str:
@@ -261,6 +299,7 @@ def _stages(
     graph: OpGraph, machine: Machine, problem: Problem, solution: Solution
 ) -> tuple[Stage, ...]:
     devices = options_of(machine)
+    cores = {device.name: iter(device.cpus) for device in machine.devices}
     evaluation = solution.evaluation
     borders = [leaving for _, leaving in stage_tensors(graph, solution.stage_of)]
     entering, leaving = _traffic(problem, solution.stage_of, len(solution.placements))
@@ -271,7 +310,7 @@ def _stages(
         placements = tuple(
             Placement(
                 device=devices[option].name,
-                cpus=devices[option].cpus,
+                cpus=_take(devices[option], cores),
                 share=speeds[replica] / sum(speeds),
                 compute_s=evaluation.compute_s[index][replica],
                 copy_s=evaluation.send_s[index][replica] + evaluation.recv_s[index][replica],
@@ -292,6 +331,13 @@ def _stages(
             )
         )
     return tuple(stages)
+
+
+def _take(option: Device, cores: Mapping[str, Iterator[int]]) -> tuple[int, ...]:
+    """The next free cores of the option's cluster; its own where it is no part of one."""
+    if option.kind != "cpu" or option.name not in cores:
+        return option.cpus
+    return tuple(islice(cores[option.name], option.threads))
 
 
 def _traffic(

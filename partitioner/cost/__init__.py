@@ -3,26 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from partitioner.errors import DeviceError, GraphError, ProfileError
 from partitioner.graph import OpGraph
 from partitioner.machine import Device, Machine
-from partitioner.problem import LatencyModel, Objective, Problem, TransferCost
+from partitioner.problem import Ints, LatencyModel, Objective, Problem, TransferCost
 from partitioner.profiling.table import OpKey, ProfileTable
 
-__all__ = ["build_problem", "op_keys", "options_of"]
+__all__ = ["build_problem", "op_keys", "option_names", "options_of"]
 
 
 def options_of(machine: Machine) -> tuple[Device, ...]:
-    """What a stage may be placed on: each device, and all CPU cores joined into one.
+    """What a stage may be placed on: each accelerator, any number of a cluster's cores, all cores.
 
-    The joined one occupies every core, so that a plan uses it alone: the model uncut, its kernels
-    spread over all cores.
+    A part of a cluster is a `Device` with the cluster's name and its first cores: it stands for any
+    that many of them. All CPU cores joined into one come last, where there are several clusters:
+    a plan uses them alone, for the model uncut, its kernels spread over all cores.
     """
+    parts = tuple(part for device in machine.devices for part in _parts(device))
     together = machine.all_cores()
-    return machine.devices if together is None else (*machine.devices, together)
+    return parts if together is None else (*parts, together)
+
+
+def _parts(device: Device) -> tuple[Device, ...]:
+    if device.kind != "cpu":
+        return (device,)
+    return tuple(replace(device, cpus=device.cpus[:k]) for k in _core_counts(device.threads))
+
+
+def _core_counts(cores: int) -> list[int]:
+    """Numbers of a cluster's cores that a stage may have: 1 to 8, then 12, 16, 24, ... and all."""
+    counts = {cores, *range(1, min(cores, 8) + 1)}
+    step = 8
+    while step < cores:
+        counts |= {step * 3 // 2, step * 2}
+        step *= 2
+    return sorted(count for count in counts if count <= cores)
+
+
+def option_names(machine: Machine) -> tuple[str, ...]:
+    """A name for each option: the device's, with the number of cores where it is not all."""
+    whole = {device.name: device.threads for device in machine.devices}
+    return tuple(
+        option.name
+        if option.threads == whole.get(option.name, option.threads)
+        else f"{option.name} ({option.threads} of {whole[option.name]} cores)"
+        for option in options_of(machine)
+    )
 
 
 def op_keys(graph: OpGraph, devices: Sequence[Device]) -> tuple[OpKey, ...]:
@@ -56,7 +86,7 @@ def build_problem(
     objective : Objective
         What to minimize.
     max_stages : int, optional
-        Default: as many as there are devices.
+        Default: as many as there are cores and accelerators.
     memory_budgets : mapping of str to int, optional
         Bytes by memory pool or device name, over the machine's own.
     pins : mapping of str to str, optional
@@ -94,26 +124,17 @@ def build_problem(
             for op in graph.ops
         ]
     )
-    cores = sorted({cpu for device in options for cpu in device.cpus})
-    accelerators = [device.name for device in options if device.kind != "cpu"]
-    resources: list[int | str] = [*cores, *accelerators]
-    uses = np.array(
-        [
-            [int(resource in device.cpus or resource == device.name) for resource in resources]
-            for device in options
-        ],
-        dtype=np.int64,
-    )
+    uses, capacity = _resources(machine, options)
     pools = [pool.name for pool in machine.memories]
     m = len(options)
     return Problem(
         op_names=tuple(op.name for op in graph.ops),
-        option_names=tuple(device.name for device in options),
+        option_names=option_names(machine),
         time_s=time_s,
         allowed=_allowed(graph, options, pins or {}),
         host_s=np.zeros(m),
         uses=uses,
-        capacity=np.ones(len(resources), dtype=np.int64),
+        capacity=capacity,
         pool_of=np.array([pools.index(device.memory) for device in options], dtype=np.int64),
         pool_bytes=_budgets(machine, memory_budgets or {}),
         producer=np.array(
@@ -130,7 +151,7 @@ def build_problem(
         constant_bytes=np.array([c.bytes for c in graph.constants], dtype=float),
         constant_ops=tuple(c.consumers for c in graph.constants),
         live_bytes=np.array([op.live_bytes for op in graph.ops], dtype=float),
-        max_stages=len(machine.devices) if max_stages is None else max_stages,
+        max_stages=int(capacity.sum()) if max_stages is None else max_stages,
         queue_slots=queue_slots,
         colocate=tuple(tuple(graph.find_op(key).id for key in keys) for keys in colocate),
         objective=objective,
@@ -146,15 +167,36 @@ def _require_times(graph: OpGraph, table: ProfileTable, options: Sequence[Device
     if not missing:
         return
     first = next(
-        (op.name, device.name)
+        (op.name, device)
         for device in options
         for op in graph.ops
         if OpKey(op.signature, device.name, device.threads) in missing
     )
+    cores = f" with {first[1].threads} cores" if first[1].threads > 1 else ""
     raise ProfileError(
         f"the profile lacks {len(missing)} of the times that {graph.name!r} needs, the first for "
-        f"op {first[0]!r} on {first[1]!r}; profile this model on these devices and keep the result"
+        f"op {first[0]!r} on {first[1].name!r}{cores}; profile this model on these "
+        "devices and keep the result"
     )
+
+
+def _resources(machine: Machine, options: Sequence[Device]) -> tuple[Ints, Ints]:
+    """Cores of each cluster, and each accelerator: what an option occupies, what there is.
+
+    Returns
+    -------
+    uses : array, shape (n_options, n_devices)
+    capacity : array, shape (n_devices,)
+    """
+    capacity = [device.threads for device in machine.devices]
+    uses = [
+        [
+            option.threads if option.name == device.name else len({*option.cpus} & {*device.cpus})
+            for device in machine.devices
+        ]
+        for option in options
+    ]
+    return np.array(uses, dtype=np.int64), np.array(capacity, dtype=np.int64)
 
 
 def _transfer(
@@ -166,11 +208,11 @@ def _transfer(
     """
     shape = (len(options) + 1, len(options) + 1)
     base, per_byte = np.full(shape, base_s), np.full(shape, per_byte_s)
-    place = {device.name: number for number, device in enumerate(options)}
+    names = np.array([option.name for option in options] + [""])
     for link in machine.links:
-        pair = place[link.source], place[link.target]
-        base[pair] = link.latency_s
-        per_byte[pair] = 1.0 / link.bytes_per_s
+        pairs = np.outer(names == link.source, names == link.target)
+        base[pairs] = link.latency_s
+        per_byte[pairs] = 1.0 / link.bytes_per_s
     return TransferCost(base, per_byte)
 
 
@@ -185,7 +227,7 @@ def _allowed(
         if name not in names:
             raise GraphError(
                 f"op {graph.ops[op].name!r} is pinned to {name!r}; the devices are "
-                f"{', '.join(names)}"
+                f"{', '.join(dict.fromkeys(names))}"
             )
         allowed[op] = [name == option for option in names]
     return allowed

@@ -16,7 +16,7 @@ from partitioner.evaluation import evaluate
 from partitioner.problem import Floats, Ints, Problem, Solution, TransferCost
 from partitioner.solvers.reduce import Symmetry, symmetry
 
-__all__ = ["Replicated", "with_replicas"]
+__all__ = ["Replicated", "with_replicas", "with_twins"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,18 @@ def with_replicas(problem: Problem, most: int) -> Replicated:
     members: list[tuple[int, ...]] = [(option,) for option in range(problem.n_options)]
     for count in range(2, most + 1):
         members += _groups(problem, classes, count)
+    return _replicated(problem, members)
+
+
+def with_twins(problem: Problem, options: Sequence[int]) -> Replicated:
+    """Add, behind all others, a second option for each of some, that stands for the same one."""
+    return _replicated(problem, [(each,) for each in (*range(problem.n_options), *options)])
+
+
+def _replicated(problem: Problem, members: Sequence[tuple[int, ...]]) -> Replicated:
     pool_of, pool_bytes = _pools(problem, members)
     first = [group[0] for group in members]
+    counts = [len(group) for group in members]
     return Replicated(
         replace(
             problem,
@@ -87,7 +97,7 @@ def with_replicas(problem: Problem, most: int) -> Replicated:
             recv=_averaged(problem.recv, members, problem.n_options),
             link=_averaged(problem.link, members, problem.n_options),
             bus_of=_buses(problem, first),
-            replicas=np.array([len(group) for group in members]),
+            replicas=problem.replicas[first] * counts,
             host_core=problem.host_core[first],
         ),
         problem,

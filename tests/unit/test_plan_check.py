@@ -78,8 +78,14 @@ HALVES = ("conv_0 relu_1", "conv_2 add_3")
         ([("cores:0", (0,)), ("cores:0", (0,))], "core 0 is given to stage 0 and again to stage 1"),
         ([("cores:0-1", (0, 1)), ("cores:1", (1,))], "core 1 is given to stage 0 and again"),
         ([("cores:0", (1,)), ("cores:1", (1,))], "wants core 1 of device 'cores:0', which has 0"),
-        ([("cores:0", ()), ("cores:1", (1,))], "stage 0 leaves out core 0 of device 'cores:0'"),
-        ([("cores:0-1", (0,)), ("cores:1", (1,))], "leaves out core 1 of device 'cores:0-1'"),
+        (
+            [("cores:0", ()), ("cores:1", (1,))],
+            "stage 0 has no cores of device 'cores:0'; give it some of 0",
+        ),
+        (
+            [("cores:0-1", (0,)), ("cores:1", (1,))],
+            "stage 0 is on 'cores:0-1', all cores joined, with core 0; give it all",
+        ),
     ],
 )
 def test_placements(

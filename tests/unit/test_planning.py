@@ -10,11 +10,12 @@ from partitioner import planning
 from partitioner.cost import build_problem
 from partitioner.errors import InfeasibleError, NoneFoundError, PartitionerError, PlanError
 from partitioner.graph import OpGraph
-from partitioner.machine import Machine
+from partitioner.machine import Device, Machine
 from partitioner.plan import Plan
+from partitioner.plan_check import verify_plan
 from partitioner.planning import Choice, adopt, choose, make_plan
 from partitioner.problem import Objective, Problem, Solution
-from partitioner.profiling.table import ProfileTable
+from partitioner.profiling.table import Handover, Measurement, OpKey, Origin, ProfileTable
 from partitioner.solvers import single
 
 ProfileMaker = Callable[..., ProfileTable]
@@ -223,7 +224,8 @@ def test_unknown_strategy(problem: Problem) -> None:
 def test_no_plan_of_the_kind(graph: OpGraph, machine: Machine, profile: ProfileTable) -> None:
     one_stage = build_problem(graph, profile, machine, max_stages=1)
     with pytest.raises(
-        InfeasibleError, match=r"'pipeline' \(at least two stages, one a device\) .* max_stages"
+        InfeasibleError,
+        match=r"'pipeline' \(at least two stages, on cores of their own\) .* max_stages",
     ):
         choose(one_stage, strategy="pipeline")
     apart = build_problem(graph, profile, machine, pins={"conv_0": "cores:0", "add_3": "cores:1"})
@@ -378,3 +380,73 @@ def test_a_search_cut_short_proves_nothing(
     # The equal split is the best pipeline left; how good it is nobody knows.
     assert len(found.solution.placements) == 2
     assert found.bound_s == 0.0
+
+
+# One cluster of which stages take parts
+
+
+@pytest.fixture
+def quad() -> Machine:
+    return Machine("quad", (Device("big", cpus=(4, 5, 6, 7)),))
+
+
+def on_quad(graph: OpGraph, origin: Origin, times_ms: dict[int, tuple[float, ...]]) -> ProfileTable:
+    """A table from milliseconds an op by the number of cores."""
+    return ProfileTable(
+        origin=origin,
+        ops={
+            OpKey(op.signature, "big", cores): Measurement(ms * 1e-3, 0.0, 10)
+            for cores, row in times_ms.items()
+            for op, ms in zip(graph.ops, row, strict=True)
+        },
+        handover=Handover(1e-4, 0.0, 1e-4, 0.0),
+    )
+
+
+def test_stages_share_a_cluster(graph: OpGraph, origin: Origin, quad: Machine) -> None:
+    # conv_0 and relu_1 gain from three cores, conv_2 and add_3 from none.
+    alone = (6.0, 3.0, 2.0, 1.0)
+    table = on_quad(
+        graph,
+        origin,
+        {1: alone, 2: (4.0, 2.0, 2.0, 1.0), 3: (2.0, 1.0, 2.0, 1.0), 4: (2.0, 1.0, 2.0, 1.0)},
+    )
+    problem = build_problem(graph, table, quad)
+    choice = choose(problem, replicas=1, strategy="pipeline")
+    plan = make_plan(graph, quad, table, problem, choice)
+    assert shape(plan) == [("conv_0 relu_1", ["big"]), ("conv_2 add_3", ["big"])]
+    assert [stage.placements[0].cpus for stage in plan.stages] == [(4, 5, 6), (7,)]
+    assert plan.predicted is not None
+    # 3 ms and three ends of hops.
+    assert plan.predicted.period_s == pytest.approx(3.3e-3)
+    assert plan.predicted.status == "OPTIMAL"
+    verify_plan(plan, graph, quad)
+
+
+def test_a_stage_has_replicas_on_a_cluster(graph: OpGraph, origin: Origin, quad: Machine) -> None:
+    # Nothing gains from a second core, and conv_0 cannot be cut.
+    table = on_quad(graph, origin, dict.fromkeys((1, 2, 3, 4), (6.0, 1.0, 0.5, 0.5)))
+    problem = build_problem(graph, table, quad, pins=None, max_stages=2)
+    choice = choose(problem, strategy="pipeline")
+    plan = make_plan(graph, quad, table, problem, choice)
+    assert shape(plan) == [("conv_0", ["big"] * 3), ("relu_1 conv_2 add_3", ["big"])]
+    assert [place.cpus for place in plan.stages[0].placements] == [(4,), (5,), (6,)]
+    assert [place.share for place in plan.stages[0].placements] == pytest.approx([1 / 3] * 3)
+    # 2 ms and two ends of hops; conv_0 is done with an item in 6.2 ms, with three in as long.
+    assert plan.predicted is not None
+    assert plan.predicted.period_s == pytest.approx(2.2e-3)
+    assert adopt(plan, graph, quad, table, problem, choice) == plan
+
+
+def test_cores_that_a_person_chose_are_kept(graph: OpGraph, origin: Origin, quad: Machine) -> None:
+    table = on_quad(graph, origin, dict.fromkeys((1, 2, 3, 4), (6.0, 1.0, 0.5, 0.5)))
+    problem = build_problem(graph, table, quad, max_stages=2)
+    choice = choose(problem, strategy="pipeline", replicas=1)
+    plan = make_plan(graph, quad, table, problem, choice)
+    first, second = plan.stages
+    places = (replace(first.placements[0], cpus=(7,)), replace(second.placements[0], cpus=(4, 6)))
+    stages = (replace(first, placements=places[:1]), replace(second, placements=places[1:]))
+    edited = replace(plan, stages=stages).stripped()
+    found = adopt(edited, graph, quad, table, problem, choice)
+    assert [stage.placements[0].cpus for stage in found.stages] == [(7,), (4, 6)]
+    assert found.predicted is not None
