@@ -21,8 +21,9 @@ import numpy as np
 
 from partitioner import Partition, auto_partition, build_problem, evaluate, split, zoo
 from partitioner.cli import show_progress
+from partitioner.core_list import parse_cpus
 from partitioner.files import write_json
-from partitioner.machine import allowed_cpus, parse_cpus
+from partitioner.host import allowed_cpus
 from partitioner.plan_table import format_seconds, table
 from partitioner.profiling.collect import with_visit
 from partitioner.profiling.measure import measure_in_place

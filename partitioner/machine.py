@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import platform
@@ -10,16 +9,17 @@ import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import tomli_w
 
+from partitioner.core_list import format_cpus, parse_cpus
 from partitioner.errors import DeviceError
 from partitioner.files import write_text
+from partitioner.host import allowed_cpus
 
-__all__ = ["Device", "HostInfo", "Link", "Machine", "MemoryPool", "allowed_cpus", "host_info"]
+__all__ = ["Device", "Link", "Machine", "MemoryPool", "format_cpus", "parse_cpus"]
 
 _MOST_DETECTED = 8  # one device a core is only useful for a few cores
 _MACHINE_FILE = (
@@ -337,95 +337,6 @@ class Machine:
             tuple(MemoryPool(**row) for row in data.get("memory", ())),
             tuple(Link(**row) for row in data.get("link", ())),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class HostInfo:
-    """What a profile depends on besides the kernels: processor and system.
-
-    Attributes
-    ----------
-    cpu, arch, system : str
-        Model name, architecture, operating system.
-    cores : int
-        Logical cores.
-    features : str
-        Short hash of the instruction-set flags.
-    """
-
-    cpu: str
-    arch: str
-    system: str
-    cores: int
-    features: str
-
-    def differs_from(self, other: HostInfo) -> tuple[str, ...]:
-        """Each fact that differs, as ``"cpu: A, here B"``; the system's name is left out."""
-        return tuple(
-            f"{name}: {getattr(self, name)}, here {getattr(other, name)}"
-            for name in ("cpu", "arch", "cores", "features")
-            if getattr(self, name) != getattr(other, name)
-        )
-
-
-@cache
-def host_info() -> HostInfo:
-    """Facts of the host that this process runs on."""
-    model, flags = platform.processor() or platform.machine(), ""
-    source = Path("/proc/cpuinfo")
-    if source.exists():
-        facts: dict[str, str] = {}
-        for line in source.read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            facts.setdefault(key.strip().lower(), value.strip())
-        model = facts.get("model name") or facts.get("hardware") or facts.get("cpu part") or model
-        flags = facts.get("flags") or facts.get("features") or ""
-    return HostInfo(
-        cpu=model,
-        arch=platform.machine(),
-        system=platform.system(),
-        cores=os.cpu_count() or 1,
-        features=hashlib.sha256(" ".join(sorted(flags.split())).encode()).hexdigest()[:8],
-    )
-
-
-def allowed_cpus() -> tuple[int, ...]:
-    """Cores this process may use, ascending."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
-
-
-def parse_cpus(text: str, where: str) -> tuple[int, ...]:
-    """Read ``"0-3"``, ``"4,5"`` or a mixture.
-
-    Raises
-    ------
-    DeviceError
-        If the list is malformed.
-    """
-    cpus: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
-        first = int(match[1]) if match else 0
-        last = int(match[2] or first) if match else -1
-        if last < first or last - first > 4096:
-            raise DeviceError(
-                f"device {where!r}: {part.strip()!r} is no core list; write 0-3 or 4,5"
-            )
-        cpus.extend(range(first, last + 1))
-    return tuple(cpus)
-
-
-def format_cpus(cpus: Iterable[int]) -> str:
-    """The shortest list text: ``(0, 1, 2, 5)`` gives ``"0-2,5"``."""
-    runs: list[list[int]] = []
-    for cpu in cpus:
-        if runs and cpu == runs[-1][-1] + 1:
-            runs[-1].append(cpu)
-        else:
-            runs.append([cpu])
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _is_sequence(value: object) -> bool:

@@ -13,7 +13,8 @@ import numpy as np
 
 from partitioner.errors import InputError, OutputError, PlanError
 from partitioner.graph import OpGraph
-from partitioner.machine import Machine, host_info
+from partitioner.host import host_info
+from partitioner.machine import Machine
 from partitioner.plan import Plan, Stage
 from partitioner.plan_check import assignment_of, device_for, stage_tensors, verify_plan
 from partitioner.planning import Choice, make_plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partitioner.machine import format_cpus
+from partitioner.core_list import format_cpus
 from partitioner.plan import Plan, Stage
 
 __all__ = ["format_bytes", "format_seconds", "plan_table", "table"]

@@ -9,7 +9,8 @@ from hypothesis import settings
 
 from partitioner.cost import build_problem, options_of
 from partitioner.graph import Constant, Op, OpGraph, Tensor
-from partitioner.machine import Device, HostInfo, Machine, host_info
+from partitioner.host import HostInfo, host_info
+from partitioner.machine import Device, Machine
 from partitioner.plan import Plan
 from partitioner.planning import choose, make_plan
 from partitioner.problem import Problem

@@ -22,7 +22,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("errors", ("errors",), "everything may raise them"),
     ("files", ("files",), "whole or not at all, for every kind of file"),
     ("graph", ("graph",), "what is cut: plain values"),
-    ("machine", ("machine",), "where it is placed: plain values"),
+    ("machine", ("core_list", "host", "machine"), "where it is placed: plain values"),
     ("items", ("arrays", "samples"), "inputs and outputs of a graph"),
     ("profile", ("profiling", "profiling.table"), "measured times of graphs on machines, as data"),
     (

@@ -13,7 +13,8 @@ from partitioner.cli.numbers import count, seconds
 from partitioner.cli.solve import add_solve_arguments, solve_command
 from partitioner.errors import InputError, PartitionerError
 from partitioner.files import require_writable, write_json
-from partitioner.machine import Machine, host_info
+from partitioner.host import host_info
+from partitioner.machine import Machine
 from partitioner.problem import Objective
 
 __all__ = ["main", "show_progress"]

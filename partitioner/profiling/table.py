@@ -18,7 +18,7 @@ import numpy as np
 
 from partitioner.errors import ProfileError
 from partitioner.files import write_json
-from partitioner.machine import HostInfo
+from partitioner.host import HostInfo
 
 __all__ = ["Handover", "Measurement", "OpKey", "Origin", "ProfileTable"]
 
@@ -36,12 +36,15 @@ class Measurement:
     median_s, iqr_s : float
         Median and interquartile range, seconds.
     runs : int
-        How many runs; 0 for an estimate that nobody measured.
+        How many runs; 0 for a time that nobody measured.
+    interpolated : bool
+        Whether it lies between measured times of the same kernel with more and fewer threads.
     """
 
     median_s: float
     iqr_s: float = 0.0
     runs: int = 0
+    interpolated: bool = False
 
     def __post_init__(self) -> None:
         for name in ("median_s", "iqr_s"):
@@ -149,6 +152,13 @@ class ProfileTable:
         None until measured.
     estimated : bool
         True when the times come from a model of the machine instead of a clock.
+    contended : mapping of OpKey to Measurement
+        The same kernels' times while all other cores of the machine were busy, where that was
+        measured.
+    contended_host_s : mapping of (device, threads) to float
+        `host_s` at such times.
+    notes : tuple of str
+        What was seen while measuring that the times may suffer from.
     """
 
     origin: Origin
@@ -156,6 +166,9 @@ class ProfileTable:
     host_s: Mapping[tuple[str, int], float] = field(default_factory=dict)
     handover: Handover | None = None
     estimated: bool = False
+    contended: Mapping[OpKey, Measurement] = field(default_factory=dict)
+    contended_host_s: Mapping[tuple[str, int], float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def time_s(self, key: OpKey) -> float:
         """Median seconds.
@@ -174,8 +187,14 @@ class ProfileTable:
             ) from None
 
     def missing(self, keys: Iterable[OpKey]) -> tuple[OpKey, ...]:
-        """Those of `keys` that have not been measured, each once, in order."""
+        """Those of `keys` that have no time, each once, in order."""
         return tuple(key for key in dict.fromkeys(keys) if key not in self.ops)
+
+    def unmeasured(self, keys: Iterable[OpKey]) -> tuple[OpKey, ...]:
+        """Those of `keys` that have no time or an interpolated one, each once, in order."""
+        return tuple(
+            key for key in dict.fromkeys(keys) if key not in self.ops or self.ops[key].interpolated
+        )
 
     def noisy(self) -> tuple[tuple[OpKey, Measurement], ...]:
         """Rows whose spread is wide, the longest first."""
@@ -185,7 +204,8 @@ class ProfileTable:
     def merged(self, other: ProfileTable) -> ProfileTable:
         """With the rows of `other` added; where both have a row, that of `other`.
 
-        One that was estimated makes the whole estimated.
+        What was measured stays where `other` has only interpolated. One that was estimated makes
+        the whole estimated.
 
         Raises
         ------
@@ -199,10 +219,13 @@ class ProfileTable:
         return replace(
             self,
             origin=replace(self.origin, targets=tuple(sorted(targets.items()))),
-            ops={**self.ops, **other.ops},
+            ops=_merged(self.ops, other.ops),
             host_s={**self.host_s, **other.host_s},
             handover=other.handover or self.handover,
             estimated=self.estimated or other.estimated,
+            contended=_merged(self.contended, other.contended),
+            contended_host_s={**self.contended_host_s, **other.contended_host_s},
+            notes=tuple(dict.fromkeys((*self.notes, *other.notes))),
         )
 
     def require_from(self, here: Origin) -> None:
@@ -236,6 +259,13 @@ class ProfileTable:
             "handover": None if self.handover is None else asdict(self.handover),
             "host_s": [[*key, value] for key, value in sorted(self.host_s.items())],
             "ops": [{**asdict(key), **asdict(row)} for key, row in sorted(self.ops.items())],
+            "contended": [
+                {**asdict(key), **asdict(row)} for key, row in sorted(self.contended.items())
+            ],
+            "contended_host_s": [
+                [*key, value] for key, value in sorted(self.contended_host_s.items())
+            ],
+            "notes": list(self.notes),
         }
 
     def save(self, path: str | Path) -> None:
@@ -284,12 +314,13 @@ class ProfileTable:
                     targets=tuple((name, target) for name, target in origin["targets"]),
                 ),
                 ops=dict(_row(row) for row in data["ops"]),
-                host_s={
-                    (str(device), int(threads)): _require_time("a host time", float(seconds))
-                    for device, threads, seconds in data["host_s"]
-                },
+                host_s=_host_times(data["host_s"]),
                 handover=None if data["handover"] is None else Handover(**data["handover"]),
                 estimated=bool(data["estimated"]),
+                # Tables made before these were taken have none of them.
+                contended=dict(_row(row) for row in data.get("contended", ())),
+                contended_host_s=_host_times(data.get("contended_host_s", ())),
+                notes=tuple(str(note) for note in data.get("notes", ())),
             )
         except KeyError as error:
             raise ProfileError(f"the profile lacks the key {error}; profile again") from error
@@ -303,8 +334,32 @@ def _require_time(what: str, value: float) -> float:
     return value
 
 
+def _merged(
+    ours: Mapping[OpKey, Measurement], theirs: Mapping[OpKey, Measurement]
+) -> dict[OpKey, Measurement]:
+    """Rows of both; theirs win, unless they are interpolated and ours measured."""
+    better = {
+        key: row
+        for key, row in theirs.items()
+        if not row.interpolated or key not in ours or ours[key].interpolated
+    }
+    return {**ours, **better}
+
+
+def _host_times(rows: Iterable[Any]) -> dict[tuple[str, int], float]:
+    return {
+        (str(device), int(threads)): _require_time("a host time", float(seconds))
+        for device, threads, seconds in rows
+    }
+
+
 def _row(row: dict[str, Any]) -> tuple[OpKey, Measurement]:
     return (
         OpKey(str(row["signature"]), str(row["device"]), int(row["threads"])),
-        Measurement(float(row["median_s"]), float(row["iqr_s"]), int(row["runs"])),
+        Measurement(
+            float(row["median_s"]),
+            float(row["iqr_s"]),
+            int(row["runs"]),
+            bool(row.get("interpolated", False)),
+        ),
     )

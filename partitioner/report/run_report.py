@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from partitioner.machine import HostInfo
+from partitioner.host import HostInfo
 from partitioner.plan import Plan
 from partitioner.plan_table import format_seconds, table
 

@@ -17,9 +17,11 @@ import tvm_ffi
 
 import partitioner.lowering
 from partitioner import lowering
+from partitioner.core_list import format_cpus
 from partitioner.errors import BuildError, DeviceError, InputError
 from partitioner.files import require_writable, write_json
-from partitioner.machine import Device, Machine, format_cpus, host_info
+from partitioner.host import host_info
+from partitioner.machine import Device, Machine
 from partitioner.profiling.table import Origin
 
 __all__ = ["BuildCache", "Built", "lowering_hash", "origin_of", "target_of"]

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from partitioner import Partition, auto_partition
 from partitioner.frontend import Grouped, group, load
-from partitioner.machine import allowed_cpus
+from partitioner.host import allowed_cpus
 from partitioner.runtime.build import BuildCache
 
 SECONDS = 0.05

@@ -26,7 +26,7 @@ from partitioner.errors import (
     ProfileError,
 )
 from partitioner.frontend import Grouped
-from partitioner.machine import allowed_cpus
+from partitioner.host import allowed_cpus
 from partitioner.profiling import collect
 from partitioner.runtime.build import BuildCache
 

@@ -18,7 +18,7 @@ from tvm import relax
 from partitioner import Device, Machine, Partition, Plan, auto_partition
 from partitioner.errors import DeviceError, InputError, PlanError
 from partitioner.frontend import Grouped, load
-from partitioner.machine import allowed_cpus
+from partitioner.host import allowed_cpus
 from partitioner.plan_check import assignment_of
 from partitioner.runtime.build import BuildCache
 

@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 from partitioner import auto_partition, zoo
-from partitioner.machine import allowed_cpus
+from partitioner.host import allowed_cpus
 from partitioner.runtime.build import BuildCache
 
 ITEMS = 20

@@ -7,17 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partitioner.core_list import format_cpus, parse_cpus
 from partitioner.errors import DeviceError
+from partitioner.host import HostInfo, allowed_cpus, host_info
 from partitioner.machine import (
     Device,
-    HostInfo,
     Link,
     Machine,
     MemoryPool,
-    allowed_cpus,
-    format_cpus,
-    host_info,
-    parse_cpus,
 )
 
 

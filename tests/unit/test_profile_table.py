@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partitioner.errors import ProfileError
-from partitioner.machine import HostInfo
+from partitioner.host import HostInfo
 from partitioner.profiling.table import Handover, Measurement, OpKey, Origin, ProfileTable
 
 HERE = Origin(HostInfo("A", "x86_64", "Linux", 2, "f1"), "0.27.0", "sched1", (("cores:0", "llvm"),))

@@ -7,7 +7,7 @@ import pytest
 
 from partitioner.errors import PlanError
 from partitioner.graph import OpGraph
-from partitioner.machine import HostInfo
+from partitioner.host import HostInfo
 from partitioner.plan import Plan
 from partitioner.profiling.table import Handover, Measurement, OpKey, Origin, ProfileTable
 from partitioner.report import Baseline, Measured, Outputs, Report
