@@ -19,7 +19,7 @@ from partitioner.errors import DeviceError
 from partitioner.files import write_text
 from partitioner.host import allowed_cpus
 
-__all__ = ["Device", "Link", "Machine", "MemoryPool", "format_cpus", "parse_cpus"]
+__all__ = ["Device", "Link", "Machine", "MemoryPool"]
 
 _MOST_DETECTED = 8  # one device a core is only useful for a few cores
 _MACHINE_FILE = (

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from partitioner.core_list import format_cpus, parse_cpus
 from partitioner.errors import DeviceError, PlanError
 from partitioner.files import write_json
-from partitioner.machine import format_cpus, parse_cpus
 
 __all__ = ["STRATEGIES", "Alternative", "Placement", "Plan", "Predicted", "Stage"]
 

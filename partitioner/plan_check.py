@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from partitioner.core_list import format_cpus
 from partitioner.errors import DeviceError, PlanError
 from partitioner.graph import OpGraph
-from partitioner.machine import Device, Machine, format_cpus
+from partitioner.machine import Device, Machine
 from partitioner.plan import Placement, Plan, Stage
 
 __all__ = ["assignment_of", "device_for", "stage_tensors", "verify_plan"]
