@@ -25,13 +25,20 @@ TABLE = ProfileTable(
 
 seconds = st.floats(0, 1e3, allow_nan=False)
 keys = st.builds(OpKey, st.text(max_size=5), st.text(max_size=5), st.integers(1, 64))
+rows = st.dictionaries(
+    keys, st.builds(Measurement, seconds, seconds, st.integers(0, 1000), st.booleans()), max_size=6
+)
+host_times = st.dictionaries(st.tuples(st.text(max_size=5), st.integers(1, 64)), seconds)
 tables = st.builds(
     ProfileTable,
     st.just(HERE),
-    st.dictionaries(keys, st.builds(Measurement, seconds, seconds, st.integers(0, 1000))),
-    st.dictionaries(st.tuples(st.text(max_size=5), st.integers(1, 64)), seconds),
+    rows,
+    host_times,
     st.none() | st.builds(Handover, seconds, seconds, seconds, seconds),
     st.booleans(),
+    rows,
+    host_times,
+    st.lists(st.text(max_size=9), max_size=2).map(tuple),
 )
 
 
@@ -99,6 +106,14 @@ def test_missing_each_once_in_order() -> None:
     assert TABLE.missing([late, KEY, early, late]) == (late, early)
 
 
+def test_interpolated_is_not_measured() -> None:
+    between = OpKey("k0", "cores:0-2", 2)
+    table = replace(TABLE, ops={**TABLE.ops, between: Measurement(1.5e-3, interpolated=True)})
+    absent = OpKey("k0", "cores:0-2", 4)
+    assert table.missing([KEY, between, absent]) == (absent,)
+    assert table.unmeasured([absent, between, KEY, between]) == (absent, between)
+
+
 # Where it is from
 
 
@@ -141,6 +156,17 @@ def test_merging_adds_rows_and_devices() -> None:
     assert TABLE.time_s(KEY) == 2e-3
 
 
+def test_merging_keeps_what_was_measured() -> None:
+    guess, better = Measurement(9.0, interpolated=True), Measurement(8.0, interpolated=True)
+    both = replace(TABLE, ops={KEY: guess}, contended={KEY: guess}, notes=("slow", "hot"))
+    assert TABLE.merged(both).ops[KEY] == TABLE.ops[KEY]
+    assert both.merged(TABLE).ops[KEY] == TABLE.ops[KEY]
+    assert both.merged(replace(both, ops={KEY: better})).ops[KEY] == better
+    measured = replace(TABLE, contended={KEY: Measurement(3e-3)}, notes=("hot", "late"))
+    assert both.merged(measured).contended == measured.contended
+    assert both.merged(measured).notes == ("slow", "hot", "late")
+
+
 def test_merging_a_guess_makes_a_guess() -> None:
     guess = replace(TABLE, estimated=True)
     assert TABLE.merged(guess).estimated
@@ -181,6 +207,8 @@ ROW = {"signature": "k", "device": "d", "threads": 1, "median_s": 1.0, "iqr_s": 
         (change("handover", {"send_base_s": 1.0}), "malformed profile"),
         (change("handover", {**dict.fromkeys(TABLE.to_data()["handover"], "x")}), "malformed"),
         (change("origin", {"host": {}}), "malformed profile"),
+        (change("contended", [{**ROW, "iqr_s": -1.0}]), "iqr_s is -1.0"),
+        (change("contended_host_s", [["d", "many", 1.0]]), "malformed profile"),
     ],
 )
 def test_malformed_files_name_the_file(tmp_path: Path, data: Any, message: str) -> None:
@@ -188,6 +216,15 @@ def test_malformed_files_name_the_file(tmp_path: Path, data: Any, message: str) 
     path.write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(ProfileError, match=f"profile.json: .*{message}"):
         ProfileTable.load(path)
+
+
+def test_files_without_contended_times_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    later = ("contended", "contended_host_s", "notes")
+    data = {key: value for key, value in TABLE.to_data().items() if key not in later}
+    data["ops"] = [{k: v for k, v in row.items() if k != "interpolated"} for row in data["ops"]]
+    path.write_text(json.dumps(data), encoding="utf-8")
+    assert ProfileTable.load(path) == TABLE
 
 
 @pytest.mark.parametrize("content", [b"", b'{"version": 1, "ops": [', b"\xff\xfe"])
