@@ -26,12 +26,13 @@ _MACHINE_FILE = (
     "a machine file has a name and [[device]] tables with name and cpus, optionally [[memory]] and "
     "[[link]]"
 )
+_DEVICE_KEYS = {"name", "kind", "cpus", "index", "target", "memory", "cgroup", "capacity"}
 _KINDS = ("cpu", "cuda", "opencl", "vulkan", "metal")
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A core cluster or an accelerator.
+    """A core cluster, any number of whose cores a stage can have, or an accelerator.
 
     Attributes
     ----------
@@ -40,7 +41,7 @@ class Device:
     kind : str
         ``"cpu"`` or TVM's name of an accelerator kind.
     cpus : tuple of int
-        For a CPU device the cores that its stage's threads are bound to, one thread a core; for
+        For a CPU device the cores that its stages' threads are bound to, one thread a core; for
         an accelerator the cores of the thread that drives it, empty for any.
     index : int
         Which accelerator of its kind.
@@ -48,6 +49,11 @@ class Device:
         TVM target as JSON text or tag; None for the host's own instruction set.
     memory : str
         Name of the memory pool that it draws on.
+    cgroup : str or None
+        Folder of a control group that every process of a stage here joins: a quota or CPU set
+        of the system's.
+    capacity : float
+        Speed of one core, 1 for the machine's fastest; what guesses go by, never measured times.
     """
 
     name: str
@@ -56,6 +62,8 @@ class Device:
     index: int = 0
     target: str | None = None
     memory: str = "host"
+    cgroup: str | None = None
+    capacity: float = 1.0
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
@@ -71,6 +79,16 @@ class Device:
             )
         if len(set(self.cpus)) != len(self.cpus):
             raise DeviceError(f"device {self.name!r} lists a core twice: {format_cpus(self.cpus)}")
+        if self.cgroup is not None and not Path(self.cgroup).is_absolute():
+            raise DeviceError(
+                f"device {self.name!r} has the control group {self.cgroup!r}; give the folder's "
+                "whole path, such as /sys/fs/cgroup/little"
+            )
+        if not 0 < self.capacity < math.inf:
+            raise DeviceError(
+                f"device {self.name!r} has a capacity of {self.capacity!r}; give a core's speed "
+                "above 0, where 1 is the machine's fastest"
+            )
 
     @property
     def threads(self) -> int:
@@ -228,10 +246,11 @@ class Machine:
     def all_cores(self) -> Device | None:
         """All CPU devices joined into one, to run the whole model with a thread a core.
 
-        None when there are fewer than two, or they differ in target or memory.
+        None when there are fewer than two, or they differ in target, memory or control group.
         """
         parts = [device for device in self.devices if device.kind == "cpu"]
-        if len(parts) < 2 or len({(part.target, part.memory) for part in parts}) > 1:
+        alike = {(part.target, part.memory, part.cgroup) for part in parts}
+        if len(parts) < 2 or len(alike) > 1:
             return None
         cpus = tuple(sorted(cpu for part in parts for cpu in part.cpus))
         return Device(
@@ -239,6 +258,9 @@ class Machine:
             cpus=cpus,
             target=parts[0].target,
             memory=parts[0].memory,
+            cgroup=parts[0].cgroup,
+            # Kernels give each thread an equal part, so all wait for the slowest.
+            capacity=min(part.capacity for part in parts),
         )
 
     def require_present(self) -> None:
@@ -305,7 +327,12 @@ class Machine:
                 row["index"] = device.index
             if device.target is not None:
                 row["target"] = device.target
-            devices.append({**row, "memory": device.memory})
+            row["memory"] = device.memory
+            if device.cgroup is not None:
+                row["cgroup"] = device.cgroup
+            if device.capacity != 1.0:
+                row["capacity"] = device.capacity
+            devices.append(row)
         memories = [
             {"name": m.name} if m.bytes is None else {"name": m.name, "bytes": m.bytes}
             for m in self.memories
@@ -325,7 +352,7 @@ class Machine:
     def _from_data(data: dict[str, Any]) -> Machine:
         devices = []
         for row in data["device"]:
-            unknown = set(row) - {"name", "kind", "cpus", "index", "target", "memory"}
+            unknown = set(row) - _DEVICE_KEYS
             if unknown:
                 raise ValueError(f"device {row.get('name')!r} has unknown keys {sorted(unknown)}")
             cpus = row.get("cpus", "")

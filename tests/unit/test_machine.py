@@ -116,6 +116,11 @@ def test_devices_that_cannot_be() -> None:
         Device("x")
     with pytest.raises(DeviceError, match=r"lists cores \[-1\]; cores are whole numbers"):
         Device("x", cpus=(-1,))
+    with pytest.raises(DeviceError, match="control group 'little'; give the folder's whole path"):
+        Device("x", cpus=(0,), cgroup="little")
+    for capacity in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(DeviceError, match=r"'x' has a capacity of .*; give a core's speed"):
+            Device("x", cpus=(0,), capacity=capacity)
     with pytest.raises(DeviceError, match="budget of -1 bytes"):
         MemoryPool("host", -1)
     for latency_s, bytes_per_s in ((-1.0, 1.0), (float("nan"), 1.0), (0.0, 0.0)):
@@ -214,11 +219,17 @@ def test_all_cores_joins_what_is_alike() -> None:
         (Device("a", cpus=(0,)), Device("g", kind="cuda", memory="vram")),
         (Device("a", cpus=(0,)), Device("b", cpus=(1,), target="llvm -mcpu=x")),
         (Device("a", cpus=(0,)), Device("b", cpus=(1,), memory="other")),
+        (Device("a", cpus=(0,)), Device("b", cpus=(1,), cgroup="/slow")),
     ],
-    ids=["one", "one beside an accelerator", "two targets", "two memories"],
+    ids=["one", "one beside an accelerator", "two targets", "two memories", "two groups"],
 )
 def test_all_cores_is_none_where_they_cannot_be_joined(devices: tuple[Device, ...]) -> None:
     assert Machine("m", devices).all_cores() is None
+
+
+def test_all_cores_go_at_the_slowest_core() -> None:
+    machine = Machine("m", (Device("a", cpus=(0,)), Device("b", cpus=(1,), capacity=0.4)))
+    assert machine.all_cores() == Device("cores:0-1", cpus=(0, 1), capacity=0.4)
 
 
 def test_device_by_name() -> None:
@@ -258,7 +269,9 @@ def machines(draw: st.DrawFn) -> Machine:
         memory = draw(st.sampled_from(["host", "fast", "a b"]))
         if draw(st.booleans()):
             target = draw(st.none() | st.just('{"kind": "llvm", "mcpu": "znver3"}'))
-            devices.append(Device(name, cpus=cpus, target=target, memory=memory))
+            group = draw(st.none() | st.just("/sys/fs/cgroup/slow"))
+            speed = draw(st.just(1.0) | st.floats(0.01, 1))
+            devices.append(Device(name, "cpu", cpus, 0, target, memory, group, speed))
         else:
             cpus = draw(st.just(()) | st.just(cpus))
             number = draw(st.integers(0, 3))
@@ -312,6 +325,8 @@ def test_toml_by_hand(tmp_path: Path) -> None:
         ("name = 'm'\n[[device]]\nname = 'a'\ncores = '0'", r"unknown keys \['cores'\]"),
         ("name = 'm'\ndevice = 'cpu'", "not a machine description"),
         ("name = 'm'\n[[device]]\nname = 'a'\ncpus = 3", "not a machine description"),
+        ("name = 'm'\n[[device]]\nname = 'a'\ncpus = '0'\ncgroup = 3", "not a machine desc"),
+        ("name = 'm'\n[[device]]\nname = 'a'\ncpus = '0'\ncapacity = '1'", "not a machine desc"),
         ("name = 'm'\n[[device]]\nname = 'a'\ncpus = ['0']", r"lists cores \['0'\]"),
         ("name = 'm'\n[[device]]\nname = 'a'\ncpus = '3-1'", "'3-1' is no core list"),
         (
