@@ -24,7 +24,11 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("graph", ("graph",), "what is cut: plain values"),
     ("machine", ("core_list", "host", "machine"), "where it is placed: plain values"),
     ("items", ("arrays", "samples"), "inputs and outputs of a graph"),
-    ("profile", ("profiling", "profiling.table"), "measured times of graphs on machines, as data"),
+    (
+        "profile",
+        ("profiling", "profiling.table", "profiling.counts"),
+        "measured times of graphs on machines, as data",
+    ),
     (
         "problem",
         ("problem", "problem_check"),
