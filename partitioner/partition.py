@@ -123,7 +123,7 @@ class Partition:
     def spec(self, plan: Plan | None = None) -> PipelineSpec:
         """The workers of the plan, compiled."""
         plan = plan or self.plan
-        return pipeline_spec(plan, self.graph, self.build(plan))
+        return pipeline_spec(plan, self.graph, self.machine, self.build(plan))
 
     def pipeline(
         self,

@@ -6,13 +6,12 @@ Started as ``python -m partitioner.profiling.agent``; it runs where the cores ar
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from partitioner.runtime import affinity
+from partitioner.runtime import affinity, cgroup
 
 if TYPE_CHECKING:
     from partitioner.runtime.executable import Executable
@@ -29,8 +28,9 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     request : dict
-        ``library``, ``cpus``, ``threads``, ``inputs`` (shape and dtype of each), ``seed``,
-        ``seconds`` to spend, ``kernels`` (for each op its kernel symbols; empty: whole runs only).
+        ``library``, ``cpus``, ``threads``, ``cgroup`` (None for none), ``inputs`` (shape and dtype
+        of each), ``seed``, ``seconds`` to spend, ``kernels`` (for each op its kernel symbols;
+        empty: whole runs only).
 
     Returns
     -------
@@ -88,7 +88,9 @@ def _per_op(
 def main() -> int:
     """Answer the request on standard input."""
     request = json.loads(sys.stdin.read())
-    os.sched_setaffinity(0, request["cpus"])
+    if request["cgroup"] is not None:
+        cgroup.join(request["cgroup"])
+    affinity.pin(request["cpus"])
     answer = measure(request)
     affinity.check(request["cpus"])
     sys.stdout.write(json.dumps(answer))

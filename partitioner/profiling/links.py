@@ -113,7 +113,14 @@ def _run(
     stages = tuple(
         StageSpec(
             name,
-            (ReplicaSpec(device.cpus, 1, RunnerSpec(f"{__name__}:{name}", (nbytes, working_set))),),
+            (
+                ReplicaSpec(
+                    device.cpus,
+                    1,
+                    RunnerSpec(f"{__name__}:{name}", (nbytes, working_set)),
+                    cgroup=device.cgroup,
+                ),
+            ),
             (index,),
             (index + 1,),
         )

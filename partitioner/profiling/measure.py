@@ -118,6 +118,7 @@ def _ask(
         "library": str(built.path),
         "cpus": list(device.cpus),
         "threads": device.threads,
+        "cgroup": device.cgroup,
         "inputs": [(tensor.shape, tensor.dtype) for tensor in inputs],
         "seed": seed,
         "seconds": seconds,

@@ -1,4 +1,4 @@
-"""Entry of a worker process. Light on purpose: it pins itself before anything starts a thread."""
+"""Entry of a worker process. Light: it takes its place before anything starts a thread."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import threading
 from contextlib import suppress
 from typing import NoReturn
 
+from partitioner.errors import DeviceError
+from partitioner.runtime import affinity, cgroup
 from partitioner.runtime.link import Link
 
 __all__ = ["main"]
@@ -36,9 +38,11 @@ def main(sock_fd: int, arena_fd: int) -> None:
     message = link.receive(None)
     if message is None:
         _leave(1)  # The caller gave up before it said anything.
-    # `serve` does it again, and tells the caller if it fails.
-    with suppress(OSError):
-        os.sched_setaffinity(0, message["worker"]["cpus"])
+    # `serve` does both again, and tells the caller if one fails.
+    with suppress(DeviceError):
+        if message["worker"]["cgroup"] is not None:
+            cgroup.join(message["worker"]["cgroup"])
+        affinity.pin(message["worker"]["cpus"])
     threading.Thread(target=_watch, args=(sock, parent), name="watch-caller", daemon=True).start()
 
     # NumPy starts threads when it is loaded; by now they inherit the stage's CPUs.

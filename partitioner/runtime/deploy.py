@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from partitioner.graph import OpGraph
+from partitioner.machine import Machine
 from partitioner.plan import Placement, Plan
-from partitioner.plan_check import assignment_of, stage_tensors
+from partitioner.plan_check import assignment_of, device_for, stage_tensors
 from partitioner.runtime.build import Built
 from partitioner.runtime.spec import (
     PipelineSpec,
@@ -22,15 +23,19 @@ __all__ = ["dispatch_pattern", "pipeline_spec"]
 _LONGEST_PATTERN = 128
 
 
-def pipeline_spec(plan: Plan, graph: OpGraph, built: Sequence[Sequence[Built]]) -> PipelineSpec:
+def pipeline_spec(
+    plan: Plan, graph: OpGraph, machine: Machine, built: Sequence[Sequence[Built]]
+) -> PipelineSpec:
     """Describe the workers of a plan.
 
     Parameters
     ----------
     plan : Plan
-        Verified against `graph`.
+        Verified against `graph` and `machine`.
     graph : OpGraph
         The model.
+    machine : Machine
+        Its devices say which control group their stages' processes join.
     built : sequence of sequence of Built
         For each stage, for each of its placements, the compiled stage.
     """
@@ -44,6 +49,7 @@ def pipeline_spec(plan: Plan, graph: OpGraph, built: Sequence[Sequence[Built]]) 
                 cpus=placement.cpus,
                 threads=max(1, len(placement.cpus)),
                 runner=RunnerSpec("partitioner.runtime.executable:load", (str(compiled.path),)),
+                cgroup=device_for(machine, placement).cgroup,
             )
             for placement, compiled in zip(stage.placements, built[index], strict=True)
         )

@@ -106,12 +106,15 @@ class ReplicaSpec:
     env : tuple of (str, str)
         Further environment of a worker process, for instance
         ``("TVM_THREAD_POOL_SPIN_COUNT", "0")``. A worker thread cannot have its own.
+    cgroup : str or None
+        Directory of the control group that a worker process joins. A worker thread cannot.
     """
 
     cpus: tuple[int, ...]
     threads: int
     runner: RunnerSpec
     env: tuple[tuple[str, str], ...] = ()
+    cgroup: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

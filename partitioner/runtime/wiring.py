@@ -62,6 +62,8 @@ class WorkerSpec:
         What it computes with.
     env : tuple of (str, str)
         Environment of a worker process.
+    cgroup : str or None
+        Control group of a worker process.
     pattern : tuple of int
         The stage's own dispatch pattern.
     inputs, outputs : tuple of TensorSpec
@@ -79,6 +81,7 @@ class WorkerSpec:
     threads: int
     runner: RunnerSpec
     env: tuple[tuple[str, str], ...]
+    cgroup: str | None
     pattern: tuple[int, ...]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -105,6 +108,7 @@ class WorkerSpec:
             threads=data["threads"],
             runner=RunnerSpec(runner["factory"], tuple(runner["args"])),
             env=tuple((key, value) for key, value in data["env"]),
+            cgroup=data["cgroup"],
             pattern=tuple(data["pattern"]),
             inputs=_tensors(data["inputs"]),
             outputs=_tensors(data["outputs"]),
@@ -253,6 +257,7 @@ def wire(spec: PipelineSpec, slots: int | None, log_items: int) -> Wiring:
             threads=replica.threads,
             runner=replica.runner,
             env=replica.env,
+            cgroup=replica.cgroup,
             pattern=stage.pattern,
             inputs=tuple(spec.tensors[tensor] for tensor in stage.inputs),
             outputs=tuple(spec.tensors[tensor] for tensor in stage.outputs),

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from partitioner.errors import BuildError, StageError
-from partitioner.runtime import affinity
+from partitioner.errors import BuildError, DeviceError, StageError
+from partitioner.runtime import affinity, cgroup
 from partitioner.runtime.channel import Arena, Receiver, Sender, copy
 from partitioner.runtime.link import Link
 from partitioner.runtime.spec import RunnerSpec
@@ -77,7 +77,7 @@ def serve(spec: WorkerSpec, arena: Arena, link: Link, *, whole_process: bool) ->
     """
     log = Log(spec.log, arena)
     try:
-        affinity.pin(spec.cpus)
+        _take_place(spec, whole_process)
         runner = _load(spec.runner)(*spec.runner.args, threads=spec.threads, cpus=tuple(spec.cpus))
         worker = Worker(spec, arena, runner, log)
         worker.warm_up()
@@ -100,6 +100,17 @@ def serve(spec: WorkerSpec, arena: Arena, link: Link, *, whole_process: bool) ->
         )
         return False
     return True
+
+
+def _take_place(spec: WorkerSpec, whole_process: bool) -> None:
+    if spec.cgroup is not None:
+        if not whole_process:
+            raise DeviceError(
+                f"a thread cannot join the control group {spec.cgroup}, its whole process would; "
+                "run the pipeline with workers='process', or on devices without a group."
+            )
+        cgroup.join(spec.cgroup)  # First: a group may take cores away.
+    affinity.pin(spec.cpus)
 
 
 class Worker:

@@ -15,7 +15,7 @@ def test_pin_takes_effect_and_is_undone():
     with affinity.preserved_affinity():
         affinity.pin([CPUS[0]])
         assert os.sched_getaffinity(0) == {CPUS[0]}
-        assert affinity.read_back()[threading.get_native_id()] == {CPUS[0]}
+        assert affinity.allowed(os.getpid())[threading.get_native_id()] == {CPUS[0]}
     assert os.sched_getaffinity(0) == before
 
 
@@ -41,7 +41,7 @@ def test_impossible_cpus_are_refused(cpus):
 
 
 def test_cpus_the_kernel_drops_silently_are_noticed():
-    with affinity.preserved_affinity(), pytest.raises(DeviceError, match="kernel granted"):
+    with affinity.preserved_affinity(), pytest.raises(DeviceError, match=r"refuses \{100000\}"):
         affinity.pin([CPUS[0], 100_000])
 
 
