@@ -22,7 +22,11 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("errors", ("errors",), "everything may raise them"),
     ("files", ("files",), "whole or not at all, for every kind of file"),
     ("graph", ("graph",), "what is cut: plain values"),
-    ("machine", ("core_list", "host", "machine"), "where it is placed: plain values"),
+    (
+        "machine",
+        ("core_list", "sysfs", "host", "clusters", "machine"),
+        "where it is placed: plain values",
+    ),
     ("items", ("arrays", "samples"), "inputs and outputs of a graph"),
     (
         "profile",
@@ -48,7 +52,13 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("runtime", ("runtime",), "stages are built and run"),
     (
         "measuring",
-        ("profiling.measure", "profiling.links", "profiling.collect", "profiling.agent"),
+        (
+            "profiling.measure",
+            "profiling.links",
+            "profiling.collect",
+            "profiling.agent",
+            "profiling.throttle",
+        ),
         "fills profiles by running what the runtime builds",
     ),
     ("partition", ("partition",), "a plan with its module, ready to run"),
