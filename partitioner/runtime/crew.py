@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from partitioner import errors
@@ -14,9 +15,32 @@ from partitioner.runtime.hosts import HOSTS, Host
 from partitioner.runtime.trace import Log, Records
 from partitioner.runtime.wiring import Wiring
 
-__all__ = ["Crew"]
+__all__ = ["Crew", "Member"]
 
 _GRACE_S = 2.0  # How long workers may finish their items when the pipeline stops.
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A worker as others see it.
+
+    Attributes
+    ----------
+    stage, replica : int
+        Which worker.
+    name : str
+        The stage's name.
+    cpus : tuple of int
+        The CPUs that its threads keep to.
+    pid : int
+        Its process; the caller's for a worker thread.
+    """
+
+    stage: int
+    replica: int
+    name: str
+    cpus: tuple[int, ...]
+    pid: int
 
 
 class Crew:
@@ -56,9 +80,12 @@ class Crew:
             arena.close_fd()
 
     @property
-    def pids(self) -> tuple[int, ...]:
-        """Process ids, in the order of stages and replicas."""
-        return tuple(host.pid for host in self._hosts)
+    def members(self) -> tuple[Member, ...]:
+        """Who they are, in the order of stages and replicas."""
+        return tuple(
+            Member(host.spec.stage, host.spec.replica, host.spec.name, host.spec.cpus, host.pid)
+            for host in self._hosts
+        )
 
     def records(self) -> Iterator[Records]:
         """Yield the records of each worker."""

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from partitioner.errors import InputError
+from partitioner.runtime.crew import Member
 from partitioner.runtime.engine import Arrays, Engine, Ticket
 from partitioner.runtime.spec import PipelineSpec, TensorSpec
 from partitioner.runtime.trace import StageTimes, Trace, stage_times
@@ -77,9 +78,14 @@ class Pipeline:
         self._finalizer = weakref.finalize(self, _finish, self._engine, trace)
 
     @property
+    def workers(self) -> tuple[Member, ...]:
+        """The workers with their CPUs and processes, in the order of stages and replicas."""
+        return self._engine.crew.members
+
+    @property
     def pids(self) -> tuple[int, ...]:
         """Process ids of the workers, in the order of stages and replicas."""
-        return self._engine.crew.pids
+        return tuple(worker.pid for worker in self.workers)
 
     @property
     def capacity(self) -> int:
