@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from partitioner.profiling.throttle import throttle_count
 from partitioner.runtime import affinity, cgroup
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ __all__ = ["main", "measure"]
 
 _WARM_UP = 2
 _FEWEST_ROUNDS = 5
+# Processor time over elapsed time above which stops by a quota are too few to matter.
+_FREE = 0.97
 
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +39,8 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``total_s``: seconds of each whole run; ``op_s``: for each op, of each traced run.
+        ``total_s``: seconds of each whole run; ``op_s``: for each op, of each traced run;
+        ``stretch``: 1, or by how much a quota stretches processor time (see `_measured`).
     """
     from partitioner.graph import OpGraph, Tensor
     from partitioner.runtime.executable import Executable
@@ -48,27 +53,72 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     )
     graph = OpGraph("inputs", (), tensors, (), tuple(range(len(tensors))), ())
     inputs = tuple(random_item(graph, request["seed"]).values())
-    kernels = request["kernels"]
-    totals: list[float] = []
-    traced: list[list[float]] = [[] for _ in kernels]
     for _ in range(_WARM_UP):
         executable.run(inputs)
-    began = time.perf_counter()
-    while len(totals) < _FEWEST_ROUNDS or time.perf_counter() - began < request["seconds"]:
-        start = time.perf_counter()
+    return _measured(executable, inputs, request["kernels"], request["seconds"])
+
+
+def _measured(
+    executable: Executable,
+    inputs: tuple[Any, ...],
+    kernels: Sequence[tuple[str, Sequence[str]]],
+    seconds: float,
+) -> dict[str, Any]:
+    """Rounds by the clock on the wall; under a quota, by processor time and stretched.
+
+    A quota lets a process run at full speed for a few milliseconds and then stops it for a few.
+    Most runs of a short kernel have no stop in them, so that its median says nothing of them, and
+    its mean needs very many runs. What a kernel needs of the processor is steady, and it is
+    stretched by as much as everything is: by elapsed over processor time of the whole loop.
+    """
+    stops = throttle_count()
+    found = _rounds(executable, inputs, kernels, seconds, time.perf_counter)
+    if throttle_count() == stops or found.cpu_s > _FREE * found.elapsed_s:
+        return {"total_s": found.total_s, "op_s": found.op_s, "stretch": 1.0}
+    found = _rounds(executable, inputs, kernels, seconds, time.thread_time)
+    stretch = found.elapsed_s / found.cpu_s
+    return {
+        "total_s": [one * stretch for one in found.total_s],
+        "op_s": [[one * stretch for one in times] for times in found.op_s],
+        "stretch": stretch,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Rounds:
+    """What a loop found: seconds of runs by the clock given, and of the loop by both clocks."""
+
+    total_s: list[float]
+    op_s: list[list[float]]
+    elapsed_s: float
+    cpu_s: float
+
+
+def _rounds(
+    executable: Executable,
+    inputs: tuple[Any, ...],
+    kernels: Sequence[tuple[str, Sequence[str]]],
+    seconds: float,
+    clock: Callable[[], float],
+) -> _Rounds:
+    totals: list[float] = []
+    traced: list[list[float]] = [[] for _ in kernels]
+    began, cpu_began = time.perf_counter(), time.thread_time()
+    while len(totals) < _FEWEST_ROUNDS or time.perf_counter() - began < seconds:
+        start = clock()
         executable.run(inputs)
-        totals.append(time.perf_counter() - start)
+        totals.append(clock() - start)
         if kernels:
-            for times, seconds in zip(traced, _per_op(executable, inputs, kernels), strict=True):
-                times.append(seconds)
-    return {"total_s": totals, "op_s": traced}
+            events = executable.trace(inputs, clock)
+            for times, one in zip(traced, _per_op(events, kernels), strict=True):
+                times.append(one)
+    return _Rounds(totals, traced, time.perf_counter() - began, time.thread_time() - cpu_began)
 
 
 def _per_op(
-    executable: Executable, inputs: tuple[Any, ...], kernels: Sequence[tuple[str, Sequence[str]]]
+    events: Sequence[tuple[str, float]], kernels: Sequence[tuple[str, Sequence[str]]]
 ) -> list[float]:
     """Sum each op's kernels out of one traced run; `main` runs the ops in the recorded order."""
-    events = executable.trace(inputs)
     names = [name for name, _ in events]
     per_op = []
     position = 0

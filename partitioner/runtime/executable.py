@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -78,8 +78,17 @@ class Executable:
         parts = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
         return tuple(np.from_dlpack(part) for part in parts)
 
-    def trace(self, inputs: tuple[Array, ...]) -> tuple[tuple[str, float], ...]:
+    def trace(
+        self, inputs: tuple[Array, ...], clock: Callable[[], float] = time.perf_counter
+    ) -> tuple[tuple[str, float], ...]:
         """Run one item and time each kernel in place.
+
+        Parameters
+        ----------
+        inputs : tuple of array
+            As `run` takes them.
+        clock : callable
+            Seconds; read by the calling thread before and after each kernel.
 
         Returns
         -------
@@ -89,7 +98,6 @@ class Executable:
         """
         events: list[tuple[str, float]] = []
         began: list[float] = []
-        clock = time.perf_counter
 
         def observe(_: Any, symbol: str, before: bool, *__: Any) -> None:
             if before:
