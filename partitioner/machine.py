@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import platform
 import re
 import tomllib
@@ -14,14 +13,14 @@ from typing import Any
 
 import tomli_w
 
+from partitioner.clusters import HostClusters, find_clusters
 from partitioner.core_list import format_cpus, parse_cpus
 from partitioner.errors import DeviceError
 from partitioner.files import write_text
-from partitioner.host import allowed_cpus
+from partitioner.host import CpuSets, allowed_cpus, cpu_sets
 
 __all__ = ["Device", "Link", "Machine", "MemoryPool"]
 
-_MOST_DETECTED = 8  # one device a core is only useful for a few cores
 _MACHINE_FILE = (
     "a machine file has a name and [[device]] tables with name and cpus, optionally [[memory]] and "
     "[[link]]"
@@ -206,7 +205,7 @@ class Machine:
         Parameters
         ----------
         devices : None, Machine, Device, str, TVM device, or a sequence of these
-            None detects this host's cores.
+            None detects this host's clusters.
 
         Raises
         ------
@@ -223,11 +222,17 @@ class Machine:
         return Machine(platform.node() or "host", tuple(_device(item) for item in listed))
 
     @staticmethod
-    def detect() -> Machine:
-        """This host's allowed cores, one device a core, at most 8."""
-        cpus = allowed_cpus()[:_MOST_DETECTED]
-        devices = tuple(Device(name=f"cores:{cpu}", cpus=(cpu,)) for cpu in cpus)
-        return Machine(platform.node() or "host", devices)
+    def detect(found: HostClusters | None = None) -> Machine:
+        """This host's core clusters, a device each, as far as this process may use them.
+
+        Parameters
+        ----------
+        found : HostClusters, optional
+            What `partitioner.clusters.find_clusters` gave; default: ask it.
+        """
+        clusters = (found or find_clusters()).clusters
+        devices = (Device(each.name, cpus=each.cpus, capacity=each.capacity) for each in clusters)
+        return Machine(platform.node() or "host", tuple(devices))
 
     def device(self, name: str) -> Device:
         """The device of that name.
@@ -263,28 +268,26 @@ class Machine:
             capacity=min(part.capacity for part in parts),
         )
 
-    def require_present(self) -> None:
+    def require_present(self, sets: CpuSets | None = None) -> None:
         """Check that this host has the cores and lets this process use them.
+
+        Parameters
+        ----------
+        sets : CpuSets, optional
+            The CPUs there are; default: ask the system.
 
         Raises
         ------
         DeviceError
-            Naming the cores that are absent or forbidden.
+            Naming the cores that are absent, offline or forbidden, and what to do.
         """
-        allowed = set(allowed_cpus())
+        sets = sets or cpu_sets()
         for device in self.devices:
-            lacking = [cpu for cpu in device.cpus if cpu not in allowed]
+            lacking = set(device.cpus) - (set(sets.allowed) & set(sets.online))
             if lacking:
-                count = os.cpu_count() or 0
-                absent = [cpu for cpu in lacking if cpu >= count]
-                what = (
-                    f"this host has no core {format_cpus(absent)} (it has 0-{count - 1})"
-                    if absent
-                    else f"this process may not use core {format_cpus(lacking)}"
-                )
                 raise DeviceError(
-                    f"device {device.name!r}: {what}; use cores out of "
-                    f"{format_cpus(sorted(allowed))}"
+                    f"device {device.name!r}: {_why_lacking(lacking, sets)}, or plan for cores out "
+                    f"of {format_cpus(sorted(set(sets.allowed) & set(sets.online)))}"
                 )
 
     @staticmethod
@@ -364,6 +367,24 @@ class Machine:
             tuple(MemoryPool(**row) for row in data.get("memory", ())),
             tuple(Link(**row) for row in data.get("link", ())),
         )
+
+
+def _why_lacking(lacking: set[int], sets: CpuSets) -> str:
+    """What keeps these cores from being used, and what would lift it."""
+    if absent := sorted(lacking - set(sets.present)):
+        return (
+            f"this host has no core {format_cpus(absent)} (it has {format_cpus(sets.present)}); "
+            "use a machine file of this host"
+        )
+    if offline := sorted(lacking - set(sets.online)):
+        return (
+            f"core {format_cpus(offline)} is offline; switch it on in "
+            f"/sys/devices/system/cpu/cpu{offline[0]}/online"
+        )
+    return (
+        f"this process may not use core {format_cpus(sorted(lacking))}; widen its CPU set "
+        "(taskset, or its container's cpuset)"
+    )
 
 
 def _is_sequence(value: object) -> bool:

@@ -4,12 +4,14 @@ import os
 from pathlib import Path
 
 import pytest
+from fake_cpus import put_hikey970
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partitioner.clusters import find_clusters
 from partitioner.core_list import format_cpus, parse_cpus
 from partitioner.errors import DeviceError
-from partitioner.host import HostInfo, allowed_cpus, host_info
+from partitioner.host import CpuSets, HostInfo, allowed_cpus, host_info
 from partitioner.machine import (
     Device,
     Link,
@@ -20,11 +22,10 @@ from partitioner.machine import (
 
 @pytest.fixture
 def allow(monkeypatch: pytest.MonkeyPatch):
-    """Let the process use these cores of a host with so many."""
+    """Let the process use these cores."""
 
-    def set_to(*cpus: int, of: int) -> None:
+    def set_to(*cpus: int) -> None:
         monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(cpus))
-        monkeypatch.setattr(os, "cpu_count", lambda: of)
 
     return set_to
 
@@ -82,7 +83,7 @@ def test_parse_device(text: str, device: Device) -> None:
 
 
 def test_cpu_is_all_allowed_cores(allow) -> None:
-    allow(5, 2, 3, of=8)
+    allow(5, 2, 3)
     assert allowed_cpus() == (2, 3, 5)
     assert Device.parse("cpu") == Device("cpu", cpus=(2, 3, 5))
 
@@ -181,14 +182,13 @@ TvmDevice.__module__ = "tvm_ffi.core"
 
 
 def test_of_takes_what_users_have(allow) -> None:
-    allow(0, 1, of=2)
+    allow(0, 1)
     one = Device("mine", cpus=(0,))
     assert Machine.of("cores:0").devices == (Device("cores:0", cpus=(0,)),)
     assert Machine.of(one).devices == (one,)
     assert Machine.of((one, "cores:1")).devices == (one, Device("cores:1", cpus=(1,)))
     machine = Machine("m", (one,))
     assert Machine.of(machine) is machine
-    assert Machine.of(None) == Machine.detect()
     assert Machine.of(TvmDevice("cpu:0")).devices == (Device("cpu", cpus=(0, 1)),)
     assert Machine.of([TvmDevice("cuda:1")]).devices[0].index == 1
 
@@ -199,12 +199,14 @@ def test_of_refuses_other_objects(wrong: object) -> None:
         Machine.of(wrong)
 
 
-def test_detect_is_one_device_a_core_and_at_most_eight(allow) -> None:
-    allow(1, 3, of=4)
-    assert [device.cpus for device in Machine.detect().devices] == [(1,), (3,)]
-    allow(*range(2, 34), of=64)
-    devices = Machine.detect().devices
-    assert [device.name for device in devices] == [f"cores:{cpu}" for cpu in range(2, 10)]
+def test_detect_is_one_device_a_cluster(tmp_path: Path) -> None:
+    put_hikey970(tmp_path)
+    found = find_clusters(tmp_path, [0, 1, 3, 4, 5])
+    assert Machine.detect(found).devices == (
+        Device("cores:0-1,3", cpus=(0, 1, 3), capacity=0.451),
+        Device("cores:4-5", cpus=(4, 5)),
+    )
+    assert Machine.of(None) == Machine.detect()
 
 
 def test_all_cores_joins_what_is_alike() -> None:
@@ -239,21 +241,45 @@ def test_device_by_name() -> None:
         machine.device("cores:2")
 
 
-def test_cores_that_are_absent(allow) -> None:
-    allow(0, 1, of=2)
-    Machine.of(["cores:0", "cores:1", "cuda:0"]).require_present()
-    with pytest.raises(
-        DeviceError, match=r"'cores:1-4': this host has no core 2-4 \(it has 0-1\); use .* of 0-1"
-    ):
-        Machine.of("cores:1-4").require_present()
+SETS = CpuSets(present=(0, 1, 2, 3), online=(0, 1, 2), allowed=(0, 2))
 
 
-def test_cores_that_are_forbidden(allow) -> None:
-    allow(0, 2, of=4)
+def test_cores_that_can_be_used() -> None:
+    Machine.of(["cores:0", "cores:2", "cuda:0"]).require_present(SETS)
+    Machine.detect().require_present()
+
+
+@pytest.mark.parametrize(
+    ("cores", "message"),
+    [
+        (
+            "cores:1-5",
+            r"this host has no core 4-5 \(it has 0-3\); use a machine file of this host,",
+        ),
+        (
+            "cores:2-3",
+            r"core 3 is offline; switch it on in /sys/devices/system/cpu/cpu3/online,",
+        ),
+        (
+            "cores:0-1",
+            r"this process may not use core 1; widen its CPU set \(taskset, .* cpuset\),",
+        ),
+    ],
+)
+def test_cores_that_cannot(cores: str, message: str) -> None:
     with pytest.raises(
-        DeviceError, match=r"'cores:0-1': this process may not use core 1; use .* of 0,2"
+        DeviceError, match=f"device '{cores}': {message} or plan for cores out of 0,2$"
     ):
-        Machine.of("cores:0-1").require_present()
+        Machine.of(["cores:0" if cores != "cores:0-1" else "cuda:0", cores]).require_present(SETS)
+
+
+def test_a_cpu_set_that_shrinks(allow) -> None:
+    machine = Machine.detect()
+    (first, *_) = machine.devices[0].cpus
+    machine.require_present()
+    allow(first + 1)
+    with pytest.raises(DeviceError, match=f"may not use core {first}"):
+        machine.require_present()
 
 
 # TOML
