@@ -24,7 +24,7 @@ def main() -> int:
     machine = Machine.detect()
     # Two equal cores tempt every solver to run the whole model twice; `strategy="pipeline"` insists
     # on stages, and the alternatives run beside it.
-    strategy = "pipeline" if len(machine.devices) > 1 else "best"
+    strategy = "pipeline" if sum(device.threads for device in machine.devices) > 1 else "best"
     with show_progress() as progress:
         part = auto_partition(
             f"zoo:{NETWORK}",
