@@ -8,6 +8,7 @@ from typing import Any
 from partitioner.runtime.measure import PipelineTimes, measure
 from partitioner.runtime.pipeline import Pipeline
 from partitioner.runtime.spec import PipelineSpec
+from partitioner.runtime.trace import Trace
 
 __all__ = ["run_each"]
 
@@ -21,6 +22,7 @@ def run_each(
     *,
     expected_s: Mapping[str, float],
     seconds: float,
+    traces: Mapping[str, Trace] | None = None,
     progress: Callable[[str], None] = lambda what: None,
 ) -> dict[str, PipelineTimes]:
     """Run every pipeline once, in turn, in fresh processes: one round of a paired comparison.
@@ -35,6 +37,8 @@ def run_each(
         Expected period of each, for the number of items.
     seconds : float
         Measuring time of each.
+    traces : mapping of str to Trace, optional
+        What keeps the records of those that have one.
     progress : callable
         Told which runs.
     """
@@ -43,6 +47,6 @@ def run_each(
         progress(name)
         wanted = int(seconds / max(expected_s[name], 1e-9))
         items = min(_MOST_ITEMS, max(_FEWEST_ITEMS, wanted))
-        with Pipeline(spec) as pipe:
+        with Pipeline(spec, trace=(traces or {}).get(name)) as pipe:
             found[name] = measure(pipe, make_item, items, warmup=max(4, items // 10))
     return found
