@@ -106,8 +106,9 @@ class Engine:
             raise InputError(f"pipeline: found {slots} slots, at least 1 is needed.")
         if unusable := spec.unusable_cpus():
             raise DeviceError(
-                f"pipeline: stages name CPUs {sorted(unusable)}, but this process may use "
-                f"{sorted(allowed_cpus())}; give the stages CPUs from these."
+                f"pipeline: {', '.join(unusable)}, but this process may use "
+                f"{sorted(allowed_cpus())}; plan again for these, or give the process the CPUs "
+                "that the plan was made for (taskset, cpuset, container limit)."
             )
         self._wiring = wiring = wire(spec, slots, log_items)
         self.capacity = wiring.capacity

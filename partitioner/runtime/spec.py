@@ -179,10 +179,13 @@ class PipelineSpec:
                 return index
         return None
 
-    def unusable_cpus(self) -> frozenset[int]:
-        """CPUs that a stage names and this process may not use."""
-        named = {cpu for stage in self.stages for one in stage.replicas for cpu in one.cpus}
-        return frozenset(named) - allowed_cpus()
+    def unusable_cpus(self) -> tuple[str, ...]:
+        """Each stage that names CPUs this process may not use, with these CPUs, in words."""
+        return tuple(
+            f"stage {index} ({stage.name}) names CPUs {sorted(lacking)}"
+            for index, stage in enumerate(self.stages)
+            if (lacking := {c for one in stage.replicas for c in one.cpus} - allowed_cpus())
+        )
 
 
 def _verify(spec: PipelineSpec) -> None:

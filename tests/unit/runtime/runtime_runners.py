@@ -105,8 +105,20 @@ def runner(name, *args):
     return RunnerSpec(f"runtime_runners:{name}", args)
 
 
-def replica(run, cpus=(CPU,), threads=1, env=()):
-    return ReplicaSpec(cpus, threads, run, env)
+def burning(seconds, *, threads, cpus):
+    """Uses up so much processor time, however long that takes."""
+
+    def run(inputs):
+        until = time.thread_time() + seconds
+        while time.thread_time() < until:
+            pass
+        return inputs
+
+    return Call(run)
+
+
+def replica(run, cpus=(CPU,), threads=1, env=(), cgroup=None):
+    return ReplicaSpec(cpus, threads, run, env, cgroup)
 
 
 def chain(*runners, shape=(4,), dtype="int64", cpus=(CPU,)):
