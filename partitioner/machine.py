@@ -315,9 +315,10 @@ class Machine:
                 f"{path}: not a machine description ({error}); {_MACHINE_FILE}"
             ) from error
 
-    def save(self, path: str | Path) -> None:
-        """Write the machine as TOML."""
-        write_text(path, tomli_w.dumps(self.to_data()))
+    def save(self, path: str | Path, notes: Iterable[str] = ()) -> None:
+        """Write the machine as TOML, under lines of comment."""
+        comments = "".join(f"# {note}\n" for note in notes)
+        write_text(path, comments + tomli_w.dumps(self.to_data()))
 
     def to_data(self) -> dict[str, Any]:
         """TOML- and JSON-ready form."""

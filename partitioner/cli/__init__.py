@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from partitioner.cli.devices import add_devices_arguments, devices_command
 from partitioner.cli.numbers import count, seconds
 from partitioner.cli.solve import add_solve_arguments, solve_command
 from partitioner.errors import InputError, PartitionerError
 from partitioner.files import require_writable, write_json
-from partitioner.host import host_info
 from partitioner.machine import Machine
 from partitioner.problem import Objective
 
@@ -65,31 +65,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 Result = tuple[str, Any]
-
-
-def _devices(arguments: argparse.Namespace) -> Result:
-    from partitioner.plan_table import format_bytes, table
-
-    machine = _machine(arguments)
-    if not arguments.machine:  # a machine file may describe another host
-        machine.require_present()
-    if arguments.save:
-        machine.save(arguments.save)
-    info = host_info()
-    pools = {pool.name: pool.bytes for pool in machine.memories}
-    rows = [
-        (
-            row["name"],
-            row["kind"],
-            row.get("cpus", "-"),
-            row.get("target", "host"),
-            row["memory"],
-            format_bytes(pools[row["memory"]]),
-        )
-        for row in machine.to_data()["device"]
-    ]
-    text = table(("device", "kind", "cores", "target", "memory", "budget"), rows)
-    return f"{machine.name}: {info.cpu}, {info.arch}, {info.cores} cores\n{text}", machine.to_data()
 
 
 def _profile(arguments: argparse.Namespace) -> Result:
@@ -247,9 +222,9 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--debug", action="store_true", help="show tracebacks")
         return sub
 
-    devices = add("devices", _devices, "list the devices that plans are made for")
+    devices = add("devices", devices_command, "list the devices that plans are made for")
     _add_devices(devices)
-    devices.add_argument("--save", metavar="FILE", help="write the machine as TOML")
+    add_devices_arguments(devices)
 
     profile = add("profile", _profile, "measure every op of a model on every device")
     _add_model(profile)

@@ -72,13 +72,9 @@ def put_sets(root: Path, present: str, online: str | None = None) -> None:
 
 def put_hikey970(root: Path) -> None:
     """Four Cortex-A53 and four Cortex-A73."""
-    put_cpus(
-        root,
-        range(4),
-        capacity=462,
-        max_khz=1844000,
-        midr="0x410fd034",
-        governor="ondemand",
-    )
-    put_cpus(root, range(4, 8), capacity=1024, max_khz=2362000, midr="0x410fd092")
+    little, big = [(2, "512K", 4)], [(2, "2048K", 4)]
+    put_cpus(root, range(4), capacity=462, max_khz=1844000, midr="0x410fd034", caches=little)
+    put_cpus(root, range(4, 8), capacity=1024, max_khz=2362000, midr="0x410fd092", caches=big)
+    for cpu in range(4):
+        put(root, f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor", "ondemand")
     put_sets(root, "0-7")

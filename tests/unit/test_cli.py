@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from fake_cpus import put_hikey970
 
 from partitioner.cli import main
+from partitioner.clusters import find_clusters
 from partitioner.errors import DeviceError, PlanError
+from partitioner.host import CpuSets
 from partitioner.machine import Machine
 from partitioner.plan import Plan
 
@@ -18,7 +22,8 @@ from partitioner.plan import Plan
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """A host of four cores of which this process may use three."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    sets = CpuSets((0, 1, 2, 3), (0, 1, 2, 3), (0, 1, 2))
+    monkeypatch.setattr("partitioner.machine.cpu_sets", lambda: sets)
 
 
 @pytest.fixture
@@ -41,12 +46,31 @@ def failed(capsys: pytest.CaptureFixture[str]) -> str:
 # devices
 
 
-def test_devices_lists_this_hosts_cores(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["devices"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:3] for line in lines[3:]] == [
-        [f"cores:{cpu}", "cpu", str(cpu)] for cpu in range(3)
-    ]
+@pytest.fixture
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A board of four little and four big cores, of which this process may not use two."""
+    put_hikey970(tmp_path)
+    found = find_clusters(tmp_path, range(6))
+    monkeypatch.setattr("partitioner.cli.devices.find_clusters", lambda: found)
+
+
+@pytest.mark.usefixtures("board")
+def test_devices_of_this_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    toml, data = tmp_path / "m.toml", tmp_path / "m.json"
+    assert main(["devices", "--save", str(toml), "--json", str(data)]) == 0
+    text = capsys.readouterr().out
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "cores:0-3 cpu 0-3 0.45 host host -" in lines
+    assert "cores:4-5 cpu 4-5 1.00 host host -" in lines
+    assert "0-3 Cortex-A53 1.84 GHz ondemand 512 KiB for 4 - 0 -" in lines
+    assert "4-5 Cortex-A73 2.36 GHz schedutil 2 MiB for 4 - 0 -" in lines
+    assert "left out: 6-7, not allowed to this process" in text
+    saved = Machine.load(toml)
+    assert [device.capacity for device in saved.devices] == [0.451, 1.0]
+    assert re.search(r"^# +4-5 +Cortex-A73 +2.36 GHz", toml.read_text(encoding="utf-8"), re.M)
+    written = json.loads(data.read_text(encoding="utf-8"))
+    assert written["device"] == saved.to_data()["device"]
+    assert [each["core_type"] for each in written["clusters"]] == ["Cortex-A53", "Cortex-A73"]
 
 
 def test_devices_given_saved_and_read_back(
@@ -68,8 +92,8 @@ def test_devices_given_saved_and_read_back(
         (["gpu"], "unknown device 'gpu'; write cores:0-3"),
         (["cores:2-1"], "'2-1' is no core list"),
         (["cores:0-1", "cores:1-2"], "core 1 belongs to both 'cores:0-1' and 'cores:1-2'"),
-        (["cores:4"], "this host has no core 4 (it has 0-3); use cores out of 0-2"),
-        (["cores:2-3"], "this process may not use core 3; use cores out of 0-2"),
+        (["cores:4"], "this host has no core 4 (it has 0-3); use a machine file of this host"),
+        (["cores:2-3"], "this process may not use core 3; widen its CPU set"),
     ],
 )
 def test_wrong_devices(
