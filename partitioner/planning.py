@@ -20,7 +20,7 @@ from partitioner.profiling.table import ProfileTable
 from partitioner.solvers import Progress, alternatives, neighbours, solve
 from partitioner.solvers.replicate import Replicated, with_replicas, with_twins
 
-__all__ = ["MOST_REPLICAS", "Choice", "adopt", "choose", "make_plan", "require_strategy"]
+__all__ = ["MOST_REPLICAS", "Choice", "adopt", "choose", "kind_of", "make_plan", "require_strategy"]
 
 _MOST_NEIGHBOURS = 8
 MOST_REPLICAS = 8
@@ -95,10 +95,10 @@ def choose(
         best = others[0][1]
         best = replace(best, stats=replace(best.stats, bound=0.0))
     solved, bound_s = [best], best.stats.bound
-    if strategy == "pipeline" and _kind(best) != "pipeline":
+    if strategy == "pipeline" and kind_of(best) != "pipeline":
         solved, bound_s = _pipelines(wide, time_limit_s, hint)
     candidates = [*solved, *(solution for _, solution in others)]
-    wanted = [s for s in candidates if strategy in ("best", _kind(s))]
+    wanted = [s for s in candidates if strategy in ("best", kind_of(s))]
     if not wanted:
         raise InfeasibleError(
             f"no plan of strategy {strategy!r} ({STRATEGIES[strategy]}) satisfies the limits; "
@@ -170,7 +170,8 @@ def _apart(problem: Problem) -> Iterator[Replicated]:
                 yield replace(twins, problem=replace(twins.problem, allowed=allowed))
 
 
-def _kind(solution: Solution) -> str:
+def kind_of(solution: Solution) -> str:
+    """Which of `STRATEGIES` a solution is: "pipeline", "single" or "replicas"."""
     if len(solution.placements) > 1:
         return "pipeline"
     return "single" if len(solution.placements[0]) == 1 else "replicas"
@@ -289,7 +290,7 @@ def _on_cores(stage: Stage, given: Stage) -> Stage:
 
 
 def _name(problem: Problem, solution: Solution) -> str:
-    kind = _kind(solution)
+    kind = kind_of(solution)
     if kind == "single":
         return f"single {problem.option_names[solution.placements[0][0]]}"
     return kind
