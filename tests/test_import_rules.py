@@ -50,6 +50,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("lowering", ("lowering",), "modules get kernels; plans are made before this"),
     ("rewrite", ("rewrite",), "a module is split by a plan"),
     ("runtime", ("runtime",), "stages are built and run"),
+    ("simulation", ("simulation",), "what the runtime would do, without running anything"),
     (
         "measuring",
         (
@@ -57,6 +58,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
             "profiling.links",
             "profiling.collect",
             "profiling.agent",
+            "profiling.rivals",
             "profiling.throttle",
         ),
         "fills profiles by running what the runtime builds",

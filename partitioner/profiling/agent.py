@@ -18,7 +18,7 @@ from partitioner.runtime import affinity, cgroup
 if TYPE_CHECKING:
     from partitioner.runtime.executable import Executable
 
-__all__ = ["main", "measure"]
+__all__ = ["main", "measure", "prepare", "settle"]
 
 _WARM_UP = 2
 _FEWEST_ROUNDS = 5
@@ -42,6 +42,14 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         ``total_s``: seconds of each whole run; ``op_s``: for each op, of each traced run;
         ``stretch``: 1, or by how much a quota stretches processor time (see `_measured`).
     """
+    executable, inputs = prepare(request)
+    for _ in range(_WARM_UP):
+        executable.run(inputs)
+    return _measured(executable, inputs, request["kernels"], request["seconds"])
+
+
+def prepare(request: dict[str, Any]) -> tuple[Executable, tuple[Any, ...]]:
+    """Load a request's library in this thread and draw its inputs."""
     from partitioner.graph import OpGraph, Tensor
     from partitioner.runtime.executable import Executable
     from partitioner.samples import random_item
@@ -52,10 +60,14 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         for i, (shape, dtype) in enumerate(request["inputs"])
     )
     graph = OpGraph("inputs", (), tensors, (), tuple(range(len(tensors))), ())
-    inputs = tuple(random_item(graph, request["seed"]).values())
-    for _ in range(_WARM_UP):
-        executable.run(inputs)
-    return _measured(executable, inputs, request["kernels"], request["seconds"])
+    return executable, tuple(random_item(graph, request["seed"]).values())
+
+
+def settle(request: dict[str, Any]) -> None:
+    """Bring this process to the request's control group and cores, before it starts a thread."""
+    if request["cgroup"] is not None:
+        cgroup.join(request["cgroup"])
+    affinity.pin(request["cpus"])
 
 
 def _measured(
@@ -138,9 +150,7 @@ def _per_op(
 def main() -> int:
     """Answer the request on standard input."""
     request = json.loads(sys.stdin.read())
-    if request["cgroup"] is not None:
-        cgroup.join(request["cgroup"])
-    affinity.pin(request["cpus"])
+    settle(request)
     answer = measure(request)
     affinity.check(request["cpus"])
     sys.stdout.write(json.dumps(answer))

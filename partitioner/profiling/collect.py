@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from partitioner.cost import op_keys
 from partitioner.errors import ProfileError
 from partitioner.files import require_writable
-from partitioner.graph import OpGraph
+from partitioner.graph import OpGraph, Tensor
 from partitioner.machine import Device, Machine
+from partitioner.profiling.counts import to_measure, with_interpolated
 from partitioner.profiling.links import measure_handover
 from partitioner.profiling.measure import InPlace, measure_in_place, pooled
+from partitioner.profiling.rivals import busy, rivals_of
 from partitioner.profiling.table import Measurement, OpKey, ProfileTable
 from partitioner.rewrite.split import split
-from partitioner.runtime.build import BuildCache, origin_of
+from partitioner.runtime.build import BuildCache, Built, origin_of
 
 __all__ = ["Progress", "collect", "with_visit"]
 
@@ -30,6 +32,19 @@ _BUILD_S = 30.0
 _VISITS = 3
 
 
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A placement to measure, what is kept busy meanwhile, and what visits have found."""
+
+    device: Device
+    rivals: tuple[Device, ...] = ()
+    visits: list[InPlace] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        cores = f" x{self.device.threads}" if self.device.threads > 1 else ""
+        return f"{self.device.name}{cores}{' (other cores busy)' if self.rivals else ''}"
+
+
 def collect(
     module: Any,
     graph: OpGraph,
@@ -39,10 +54,15 @@ def collect(
     known: ProfileTable | None = None,
     path: str | Path | None = None,
     seconds: float = 8.0,
+    exact: Iterable[OpKey] = (),
+    contended: bool = False,
     builds: BuildCache | None = None,
     progress: Progress = lambda what, part: None,
 ) -> ProfileTable:
-    """Measure every op on every placement, and hand-over, as far as they are not known yet.
+    """Measure the ops on the placements, and hand-over, as far as they are not known yet.
+
+    Of a large cluster only some numbers of cores are measured (see `counts`), the rest is
+    interpolated.
 
     Parameters
     ----------
@@ -58,6 +78,10 @@ def collect(
         Where to save after every step; a table that is there is continued.
     seconds : float
         Measuring time a placement.
+    exact : iterable of OpKey
+        Rows to measure whatever their number of threads, such as `counts.rests_on` names.
+    contended : bool
+        Whether every placement is measured a second time, while the other cores run the model too.
     builds : BuildCache, optional
         Where compiled models are kept.
     progress : callable
@@ -70,6 +94,43 @@ def collect(
     InputError
         If `path` cannot be written.
     """
+    table = _known_so_far(machine, known, path)
+    if path is not None:
+        require_writable(path)
+    todo = _tasks(table, graph, machine, placements, exact, contended)
+    if todo:
+        progress(
+            f"profiling {graph.name} on {', '.join(map(str, todo))}: about "
+            f"{_BUILD_S + seconds * len(todo):.0f} s",
+            0.0,
+        )
+    if table.handover is None:
+        cpus = [device for device in machine.devices if device.kind == "cpu"]
+        table = replace(table, handover=measure_handover(cpus[0], cpus[-1]))
+    built = _built(module, graph, todo, builds or BuildCache(), progress)
+    inputs = [graph.tensors[tensor] for tensor in sorted(graph.inputs)]
+    for turn in range(_VISITS):
+        # Device by device, not one after the other: a machine's speed drifts, and what drifts
+        # between two devices looks like a difference of theirs.
+        for number, task in enumerate(todo):
+            done = (turn + number / len(todo)) / _VISITS
+            progress(f"measuring on {task}, visit {turn + 1} of {_VISITS}", done)
+            task.visits.append(_visit(task, built, inputs, seconds / _VISITS, turn))
+            found = pooled(task.visits)
+            table = with_visit(table, graph, task.device, found, contended=bool(task.rivals))
+            if path is not None:
+                table.save(path)
+    table = with_interpolated(_noted(table, todo), graph, placements)
+    if path is not None:
+        table.save(path)
+    if todo:
+        progress("profiled", 1.0)
+    return table
+
+
+def _known_so_far(
+    machine: Machine, known: ProfileTable | None, path: str | Path | None
+) -> ProfileTable:
     here = origin_of(machine)
     table = ProfileTable(here)
     if path is not None and Path(path).exists():
@@ -82,52 +143,90 @@ def collect(
     if known is not None:
         known.require_from(here)
         table = table.merged(known)
-    if path is not None:
-        require_writable(path)
-    todo = [device for device in placements if table.missing(op_keys(graph, [device]))]
-    if todo:
-        progress(
-            f"profiling {graph.name} on {', '.join(device.name for device in todo)}: about "
-            f"{_BUILD_S + seconds * len(todo):.0f} s",
-            0.0,
-        )
-    if table.handover is None:
-        cpus = [device for device in machine.devices if device.kind == "cpu"]
-        table = replace(table, handover=measure_handover(cpus[0], cpus[-1]))
-    builds = builds or BuildCache()
-    whole = split(module, graph, [0] * len(graph.ops))[0] if todo else None
-    built = []
-    for device in todo:
-        progress(f"compiling {graph.name} for {device.name}", 0.0)
-        built.append(builds.build(whole, device))
-    inputs = [graph.tensors[tensor] for tensor in sorted(graph.inputs)]
-    visits: list[list[InPlace]] = [[] for _ in todo]
-    for turn in range(_VISITS):
-        # Device by device, not one after the other: a machine's speed drifts, and what drifts
-        # between two devices looks like a difference of theirs.
-        for number, device in enumerate(todo):
-            done = (turn + number / len(todo)) / _VISITS
-            progress(f"measuring on {device.name}, visit {turn + 1} of {_VISITS}", done)
-            visits[number].append(
-                measure_in_place(
-                    built[number], inputs, device, seconds=seconds / _VISITS, seed=turn
-                )
-            )
-            found = pooled(visits[number])
-            table = with_visit(table, graph, device, found)
-            if path is not None:
-                table.save(path)
-    if path is not None:
-        table.save(path)
-    if todo:
-        progress("profiled", 1.0)
     return table
 
 
-def with_visit(table: ProfileTable, graph: OpGraph, device: Device, found: InPlace) -> ProfileTable:
+def _tasks(
+    table: ProfileTable,
+    graph: OpGraph,
+    machine: Machine,
+    placements: Sequence[Device],
+    exact: Iterable[OpKey],
+    contended: bool,
+) -> list[_Task]:
+    """What has to be measured, in the order of the placements."""
+    asked = {(key.device, key.threads) for key in exact}
+    chosen = to_measure(placements)
+    tasks = []
+    for device in placements:
+        if device not in chosen and (device.name, device.threads) not in asked:
+            continue
+        keys = op_keys(graph, [device])
+        if table.unmeasured(keys):
+            tasks.append(_Task(device))
+        rivals = rivals_of(machine, device) if contended else ()
+        if rivals and replace(table, ops=table.contended).unmeasured(keys):
+            tasks.append(_Task(device, rivals))
+    return tasks
+
+
+def _built(
+    module: Any, graph: OpGraph, todo: Sequence[_Task], builds: BuildCache, progress: Progress
+) -> dict[str, Built]:
+    """The whole model compiled for each device by name; the number of cores makes no difference."""
+    if not todo:
+        return {}
+    whole = split(module, graph, [0] * len(graph.ops))[0]
+    built: dict[str, Built] = {}
+    for device in (device for task in todo for device in (task.device, *task.rivals)):
+        if device.name not in built:
+            progress(f"compiling {graph.name} for {device.name}", 0.0)
+            built[device.name] = builds.build(whole, device)
+    return built
+
+
+def _visit(
+    task: _Task, built: dict[str, Built], inputs: Sequence[Tensor], seconds: float, turn: int
+) -> InPlace:
+    with busy([(built[rival.name], rival) for rival in task.rivals], inputs):
+        return measure_in_place(
+            built[task.device.name], inputs, task.device, seconds=seconds, seed=turn
+        )
+
+
+def _noted(table: ProfileTable, done: Sequence[_Task]) -> ProfileTable:
+    """With what was seen that the times may suffer from."""
+    stretched = [(task, pooled(task.visits).stretch) for task in done]
+    notes = tuple(
+        f"{task}: a quota stops its processes; each time is processor time times {stretch:.2f}"
+        for task, stretch in stretched
+        if stretch > 1
+    )
+    return table.merged(replace(ProfileTable(table.origin), notes=notes))
+
+
+def with_visit(
+    table: ProfileTable,
+    graph: OpGraph,
+    device: Device,
+    found: InPlace,
+    *,
+    contended: bool = False,
+) -> ProfileTable:
     """The table with what a visit to a device showed.
 
     Ops of one kernel share a row and are averaged, so that sums stay what was measured.
+
+    Parameters
+    ----------
+    table, graph
+        Where it is added, and the ops.
+    device : Device
+        What was visited.
+    found : InPlace
+        What it showed.
+    contended : bool
+        Whether the other cores were busy.
     """
     by_signature: dict[str, list[Measurement]] = defaultdict(list)
     for name, row in found.ops:
@@ -141,4 +240,7 @@ def with_visit(table: ProfileTable, graph: OpGraph, device: Device, found: InPla
         for signature, same in by_signature.items()
     }
     host_s = {(device.name, device.threads): found.dispatch_s}
-    return table.merged(replace(table, ops=rows, host_s=host_s))
+    empty = ProfileTable(table.origin)
+    if contended:
+        return table.merged(replace(empty, contended=rows, contended_host_s=host_s))
+    return table.merged(replace(empty, ops=rows, host_s=host_s))

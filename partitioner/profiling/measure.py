@@ -17,7 +17,7 @@ from partitioner.profiling.table import Measurement
 from partitioner.runtime.build import Built
 from partitioner.runtime.environment import stage_environment
 
-__all__ = ["InPlace", "measure_in_place", "measure_whole", "pooled"]
+__all__ = ["InPlace", "measure_in_place", "measure_whole", "pooled", "request_for"]
 
 # A process that takes this much longer than it was given hangs.
 _PATIENCE_S = 300.0
@@ -35,11 +35,15 @@ class InPlace:
         Each op's kernels.
     dispatch_s : float
         What a whole run takes beyond its kernels, by op: the VM's own work.
+    stretch : float
+        Elapsed time over processor time, where a quota stops the process now and then; 1 where
+        none does. It is in all times already.
     """
 
     total: Measurement
     ops: tuple[tuple[str, Measurement], ...]
     dispatch_s: float
+    stretch: float = 1.0
 
 
 def measure_in_place(
@@ -75,7 +79,7 @@ def measure_in_place(
         for (op, _), times in zip(built.kernels, answer["op_s"], strict=True)
     )
     beyond = total.median_s - sum(row.median_s for _, row in ops)
-    return InPlace(total, ops, max(0.0, beyond) / max(1, len(ops)))
+    return InPlace(total, ops, max(0.0, beyond) / max(1, len(ops)), answer["stretch"])
 
 
 def pooled(visits: Sequence[InPlace]) -> InPlace:
@@ -85,6 +89,7 @@ def pooled(visits: Sequence[InPlace]) -> InPlace:
         total=_pool([visit.total for visit in visits]),
         ops=tuple((column[0][0], _pool([row for _, row in column])) for column in columns),
         dispatch_s=statistics.median(visit.dispatch_s for visit in visits),
+        stretch=statistics.median(visit.stretch for visit in visits),
     )
 
 
@@ -115,12 +120,7 @@ def _ask(
     traced: bool,
 ) -> dict[str, Any]:
     request = {
-        "library": str(built.path),
-        "cpus": list(device.cpus),
-        "threads": device.threads,
-        "cgroup": device.cgroup,
-        "inputs": [(tensor.shape, tensor.dtype) for tensor in inputs],
-        "seed": seed,
+        **request_for(built, inputs, device, seed),
         "seconds": seconds,
         "kernels": built.kernels if traced else [],
     }
@@ -146,3 +146,17 @@ def _ask(
         ) from error
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
+
+
+def request_for(
+    built: Built, inputs: Sequence[Tensor], device: Device, seed: int
+) -> dict[str, Any]:
+    """What a measuring process is told of what it loads and where it belongs, JSON-ready."""
+    return {
+        "library": str(built.path),
+        "cpus": list(device.cpus),
+        "threads": device.threads,
+        "cgroup": device.cgroup,
+        "inputs": [(tensor.shape, tensor.dtype) for tensor in inputs],
+        "seed": seed,
+    }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,8 @@ from partitioner.graph import Tensor
 from partitioner.machine import Device
 from partitioner.profiling import collect as job
 from partitioner.profiling.measure import InPlace, measure_in_place
-from partitioner.profiling.table import Handover, Measurement
+from partitioner.profiling.rivals import busy, rivals_of
+from partitioner.profiling.table import Handover, Measurement, OpKey
 from partitioner.rewrite.split import split
 from partitioner.runtime.build import BuildCache, Built
 
@@ -38,6 +41,11 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.devices: list[str] = []
+        self.placements: list[tuple[str, int]] = []
+        self.busy: tuple[tuple[str, tuple[int, ...]], ...] = ()
+        self.beside: list[tuple[tuple[str, tuple[int, ...]], ...]] = []
+        self.slowdown = 1.0
+        self.stretch = 1.0
         self.interrupted_by: str | None = None
         monkeypatch.setattr(job, "measure_in_place", self.measure)
         monkeypatch.setattr(job, "measure_handover", lambda a, b: Handover(1e-5, 0.0, 1e-5, 0.0))
@@ -51,13 +59,15 @@ class Clock:
         self, built: Built, inputs: Sequence[Tensor], device: Device, **options: Any
     ) -> InPlace:
         self.devices.append(device.name)
+        self.placements.append((device.name, device.threads))
+        self.beside += [self.busy] if self.busy else []
         if device.name == self.interrupted_by:
             raise KeyboardInterrupt
         ops = tuple(
-            (name, Measurement((number + 1) * 1e-3, 0.0, 5))
+            (name, Measurement((number + 1) * 1e-3 * self.slowdown, 0.0, 5))
             for number, (name, _) in enumerate(built.kernels)
         )
-        return InPlace(Measurement(1.0, 0.0, 5), ops, 1e-6)
+        return InPlace(Measurement(1.0, 0.0, 5), ops, 1e-6, self.stretch)
 
 
 @pytest.fixture
@@ -186,7 +196,8 @@ def test_the_time_it_takes_is_said_before_it_begins(
 ) -> None:
     said: list[tuple[str, float, int]] = []
     profile(progress=lambda what, part: said.append((what, part, len(clock.devices))), seconds=8.0)
-    assert said[0] == (f"profiling small on {', '.join(names_of(pair))}: about 54 s", 0.0, 0)
+    first, second, both = names_of(pair)
+    assert said[0] == (f"profiling small on {first}, {second}, {both} x2: about 54 s", 0.0, 0)
     assert said[-1] == ("profiled", 1.0, 9)
     parts = [part for _, part, _ in said]
     assert parts == sorted(parts)
@@ -210,6 +221,140 @@ class Module:
     first, second = part.graph.ops
     assert first.signature == second.signature
     assert [row.median_s for row in part.profile.ops.values()] == [pytest.approx(1.5e-3)]
+
+
+# Core counts, and busy neighbours
+
+
+EIGHT = Machine("board", (Device("big", cpus=tuple(range(8))), Device("little", cpus=(8, 9))))
+"""Nobody measures there, so that any host will do."""
+
+
+@pytest.fixture
+def board(
+    clock: Clock, grouped: Grouped, builds: BuildCache, monkeypatch: pytest.MonkeyPatch
+) -> Profile:
+    """`collect` of the small network on `EIGHT`, with loads that only note what they would keep
+    busy."""
+
+    @contextmanager
+    def noted(rivals: Sequence[tuple[Built, Device]], inputs: Sequence[Tensor]) -> Iterator[None]:
+        clock.busy = tuple((device.name, device.cpus) for _, device in rivals)
+        yield
+        clock.busy = ()
+
+    monkeypatch.setattr(job, "busy", noted)
+
+    def make(**options: Any) -> ProfileTable:
+        return job.collect(
+            grouped.module, grouped.graph, EIGHT, options_of(EIGHT), builds=builds, **options
+        )
+
+    return make
+
+
+def counts_of(table: ProfileTable, *, interpolated: bool) -> set[int]:
+    return {
+        key.threads
+        for key, row in table.ops.items()
+        if key.device == "big" and row.interpolated == interpolated
+    }
+
+
+def test_of_a_large_cluster_some_numbers_of_cores_are_measured(
+    clock: Clock, board: Profile, grouped: Grouped, tmp_path: Path
+) -> None:
+    path = tmp_path / "profile.json"
+    table = board(path=path)
+    wanted = [("big", 1), ("big", 2), ("big", 4), ("big", 8), ("little", 1), ("little", 2)]
+    assert clock.placements == [*wanted, ("cores:0-9", 10)] * 3
+    assert counts_of(table, interpolated=True) == {3, 5, 6, 7}
+    assert counts_of(table, interpolated=False) == {1, 2, 4, 8}
+    assert table.missing(op_keys(grouped.graph, options_of(EIGHT))) == ()
+    assert ProfileTable.load(path) == table
+    clock.placements.clear()
+    assert board(path=path) == table
+    assert clock.placements == []
+
+
+def test_rows_that_a_plan_rests_on_are_measured_when_asked(
+    clock: Clock, board: Profile, grouped: Grouped
+) -> None:
+    table = board()
+    clock.placements.clear()
+    signature = grouped.graph.ops[0].signature
+    asked = [OpKey(signature, "big", 6), OpKey(signature, "big", 4)]
+    better = board(known=table, exact=asked)
+    assert clock.placements == [("big", 6)] * 3
+    assert counts_of(better, interpolated=True) == {3, 5, 7}
+
+
+def test_times_beside_busy_cores_are_kept_apart(
+    clock: Clock, board: Profile, grouped: Grouped
+) -> None:
+    alone = board()
+    clock.placements.clear()
+    clock.slowdown = 2.0
+    table = board(known=alone, contended=True)
+    assert table.ops == alone.ops
+    assert clock.placements[:6] == [
+        ("big", 1), ("big", 2), ("big", 4), ("big", 8), ("little", 1), ("little", 2)
+    ]  # fmt: skip
+    assert clock.beside[0] == (("big", (1, 2, 3, 4, 5, 6, 7)), ("little", (8, 9)))
+    assert clock.beside[3] == (("little", (8, 9)),)
+    assert clock.beside[4] == (("big", tuple(range(8))), ("little", (9,)))
+    for key, row in table.ops.items():
+        # Nothing is beside all cores.
+        assert (key in table.contended) == (key.device != "cores:0-9")
+        if key in table.contended:
+            assert table.contended[key].median_s == pytest.approx(2 * row.median_s)
+            assert table.contended[key].interpolated == row.interpolated
+    assert board(known=table, contended=True) == table
+
+
+def test_a_quota_is_noted(clock: Clock, profile: Profile, pair: list[str]) -> None:
+    clock.stretch = 2.5
+    (note,) = profile(devices=pair[:1]).notes
+    assert note == (
+        f"{pair[0]}: a quota stops its processes; each time is processor time times 2.50"
+    )
+
+
+def test_the_other_cores_are_really_busy(
+    pair: list[str], builds: BuildCache, grouped: Grouped
+) -> None:
+    machine = Machine.of(pair)
+    here, there = machine.devices
+    assert rivals_of(machine, here) == (there,)
+    whole = split(grouped.module, grouped.graph, [0] * len(grouped.graph.ops))[0]
+    built = builds.build(whole, there)
+    inputs = [grouped.graph.tensors[tensor] for tensor in grouped.graph.inputs]
+    before = set(_children())
+    with busy([(built, there)], inputs):
+        (load,) = set(_children()) - before
+        assert os.sched_getaffinity(load) == set(there.cpus)
+        began = _cpu_ticks(load)
+        measure_in_place(builds.build(whole, here), inputs, here, seconds=0.1)
+        assert _cpu_ticks(load) > began
+    assert set(_children()) == before
+
+
+def test_a_load_that_cannot_run_says_so(tmp_path: Path, pair: list[str]) -> None:
+    absent = Built(tmp_path / "absent.so", ())
+    device = Machine.of(pair).devices[0]
+    refused = pytest.raises(ProfileError, match=rf"load for '{pair[0]}' failed: .*absent.so")
+    with refused, busy([(absent, device)], []):
+        pytest.fail("the block must not begin")
+
+
+def _children() -> list[int]:
+    text = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii")
+    return [int(pid) for pid in text.split()]
+
+
+def _cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
 
 
 # Refused
