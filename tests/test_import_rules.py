@@ -115,6 +115,7 @@ WITHOUT_HEAVY: dict[str, str] = {
     "partitioner.runtime.pipeline": "workers of plain stages need no compiler",
     "partitioner.machine": "devices are listed at once",
     "partitioner.plan": "plans are shown at once",
+    "partitioner.simulation": "plans are simulated at once",
 }
 """Modules that load none of tvm, onnx, ortools and torch when they are imported."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from partitioner.graph import OpGraph
 from partitioner.machine import Machine
 from partitioner.plan import Placement, Plan
 from partitioner.plan_check import assignment_of, device_for, stage_tensors
-from partitioner.runtime.build import Built
 from partitioner.runtime.spec import (
     PipelineSpec,
     ReplicaSpec,
@@ -17,6 +17,9 @@ from partitioner.runtime.spec import (
     TensorId,
     TensorSpec,
 )
+
+if TYPE_CHECKING:  # building loads a compiler, describing does not
+    from partitioner.runtime.build import Built
 
 __all__ = ["dispatch_pattern", "pipeline_spec"]
 
