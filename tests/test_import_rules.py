@@ -59,6 +59,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
             "profiling.collect",
             "profiling.agent",
             "profiling.rivals",
+            "profiling.steadiness",
             "profiling.throttle",
         ),
         "fills profiles by running what the runtime builds",
