@@ -226,9 +226,15 @@ def _topological(problem: Problem, label: Ints, groups: dict[int, list[int]]) ->
     return order
 
 
-def most_stages(problem: Problem) -> int:
-    """Largest number of stages that resources and `max_stages` allow, by a valid upper bound."""
-    best = problem.max_stages
+def most_stages(problem: Problem, *, limited: bool = True) -> int:
+    """Largest number of stages that resources and `max_stages` allow, by a valid upper bound.
+
+    Parameters
+    ----------
+    limited : bool
+        False leaves `max_stages` out.
+    """
+    best = min(problem.max_stages, problem.n_ops) if limited else problem.n_ops
     usable = problem.uses[np.all(problem.uses <= problem.capacity, axis=1)]
     for resource in range(len(problem.capacity)):
         least = usable[:, resource].min(initial=np.iinfo(np.int64).max)
@@ -236,7 +242,7 @@ def most_stages(problem: Problem) -> int:
             best = min(best, int(problem.capacity[resource] // least))
     if len(usable) and (usable.sum(axis=1) > 0).all():
         best = min(best, int(problem.capacity.sum() // usable.sum(axis=1).min()))
-    return min(best, problem.n_ops)
+    return best
 
 
 def times_used(problem: Problem, most: int) -> Ints:

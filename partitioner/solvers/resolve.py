@@ -19,7 +19,7 @@ from partitioner.solvers.dp.run import run_cuts_on, run_dp
 from partitioner.solvers.dp.table import TooLargeError, applies, longest_period
 from partitioner.solvers.limits import RELATIVE, Limits, Progress
 from partitioner.solvers.pipeline import begin, run_cpsat
-from partitioner.solvers.reduce import reduce_ops, repriced_units, symmetry
+from partitioner.solvers.reduce import reduce_ops, repriced_units
 from partitioner.solvers.scoring import scored
 from partitioner.solvers.session import Session
 
@@ -166,7 +166,7 @@ class Resolver:
             with session.interruptible():
                 period_s = longest_period(problem, min(cutoff, before))
                 reach = Reach(problem, self._cuts.members, prices, period_s)
-                near = self._cuts.take(np.flatnonzero(reach.ever(symmetry(problem))))
+                near = self._cuts.take(np.flatnonzero(reach.ever()))
                 run_cuts_on(session, near, min(cutoff, before), prices)
             if not session.open or cutoff >= before:
                 return

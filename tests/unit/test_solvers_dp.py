@@ -21,7 +21,7 @@ from partitioner.solvers.dp.reach import Reach
 from partitioner.solvers.dp.table import applies, exact_cuts, search_cuts
 from partitioner.solvers.dp.weights import weighed
 from partitioner.solvers.limits import Clock, Limits
-from partitioner.solvers.reduce import reduce_ops, symmetry
+from partitioner.solvers.reduce import reduce_ops
 
 
 def table(problem: Problem, cutoff: float = float("inf")) -> float:
@@ -189,7 +189,7 @@ def test_no_useful_downset_is_out_of_reach() -> None:
         if not every:
             continue
         period_s = float(np.quantile([e.period_s for _, e in every], 0.1))
-        kept = Reach(problem, members, prices, period_s).ever(symmetry(problem))
+        kept = Reach(problem, members, prices, period_s).ever()
         known = {ideal for ideal, keep in zip(ideals, kept, strict=True) if keep}
         for (stage_of, placements), evaluation in every:
             if evaluation.period_s > period_s:

@@ -8,11 +8,12 @@ from typing import TypeVar
 import numpy as np
 
 from partitioner.errors import ProblemError
-from partitioner.problem import Bools, Ints, Problem
-from partitioner.solvers.dp.reach import Key, Reach, successors
+from partitioner.problem import Bools, Ints
+from partitioner.solvers.dp.reach import Reach
 from partitioner.solvers.dp.spans import SpanCosts, Spans
 from partitioner.solvers.limits import Clock
-from partitioner.solvers.reduce import Symmetry, Units, most_stages
+from partitioner.solvers.occupancy import Key, Occupancy
+from partitioner.solvers.reduce import Units
 
 __all__ = ["Pricing", "TooLargeError", "Transition", "pricing"]
 
@@ -30,9 +31,7 @@ class TooLargeError(ProblemError):
 
 
 def pricing(
-    problem: Problem,
     units: Units,
-    classes: Symmetry,
     reach: Reach,
     costs: SpanCosts,
     windows: dict[int, tuple[int, int]],
@@ -56,8 +55,8 @@ def pricing(
         If there are more, or time ran out.
     """
     pairs = sum(costs.pairs(*window) for window in windows.values())
-    bands = reach.bands(classes, units.time_s)
-    by_step = np.inf if bands is None else _by_step(problem, classes, bands)
+    bands = reach.bands(units.time_s)
+    by_step = np.inf if bands is None else _by_step(reach.occupancy, bands)
     if min(pairs, by_step) > most:
         raise TooLargeError(
             f"dynamic programming: its downsets make {pairs} stages to price, more than its "
@@ -75,14 +74,11 @@ def pricing(
     return block
 
 
-def _by_step(problem: Problem, classes: Symmetry, bands: dict[Key, Bools]) -> int:
+def _by_step(occupancy: Occupancy, bands: dict[Key, Bools]) -> int:
     """Pairs that are left where the states are taken one after the other."""
-    slots = most_stages(problem)
     size = {key: int(band.sum()) for key, band in bands.items()}
     return sum(
-        size[key] * size[larger] + _STEP
-        for key in bands
-        for _, larger in successors(problem, classes, key, slots)
+        size[key] * size[larger] + _STEP for key in bands for _, larger in occupancy.after(key)
     )
 
 

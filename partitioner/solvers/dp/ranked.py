@@ -16,9 +16,9 @@ from typing import TypeAlias
 import numpy as np
 
 from partitioner.problem import Floats, Ints, Problem
-from partitioner.solvers.dp.reach import Key
 from partitioner.solvers.dp.table import Search, Step, TooLargeError
 from partitioner.solvers.limits import Clock
+from partitioner.solvers.occupancy import Key
 
 __all__ = ["choices", "pipelines"]
 
@@ -65,7 +65,7 @@ def pipelines(
     TooLargeError
         If time or memory run out.
     """
-    heap: list[tuple[float, int, int, _Fan, int]] = []
+    heap: list[tuple[float, int, int, int, _Fan, int]] = []
     pushed = held = 0
     whole = len(search.members) - 1
 
@@ -73,21 +73,22 @@ def pipelines(
         nonlocal pushed
         if at < len(fan.total):
             pushed += 1
-            # Among equals, the one with fewest stages to come, the latest first.
-            heappush(heap, (float(fan.total[at]), fan.key[1], -pushed, fan, at))
+            # Among equals, the one with least to come, the latest first.
+            rank = search.occupancy.rank(fan.key)
+            heappush(heap, (float(fan.total[at]), *rank, -pushed, fan, at))
 
     for key, state in search.states.items():
-        if key[1] and np.isfinite(state.value[-1]):
+        if key != search.occupancy.start and np.isfinite(state.value[-1]):
             for fan in _fans(search, key, whole, 0.0, None, limit()):
                 push(fan, 0)
     while heap:
-        total, _, _, fan, at = heappop(heap)
+        total, _, _, _, fan, at = heappop(heap)
         if total > limit():
             return
         if clock.left_s <= 0 or held > _MOST_HELD:
             raise TooLargeError("ranking plans: time or memory ran out")
         push(fan, at + 1)
-        if fan.key[1] == 0:
+        if fan.key == search.occupancy.start:
             yield total, _listed(fan.steps)
             continue
         for before in _fans(
@@ -128,7 +129,7 @@ def choices(problem: Problem, search: Search, trail: list[Step]) -> Iterator[tup
 
     Options of a class that are not used yet are the same, so that only the first is tried.
     """
-    groups = {group[0]: group for group in search.classes.classes}
+    groups = {group[0]: group for group in search.occupancy.classes.classes}
 
     def extend(chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         if len(chosen) == len(trail):

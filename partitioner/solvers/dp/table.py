@@ -13,6 +13,7 @@ given; callers re-score its pipelines.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -21,12 +22,13 @@ from partitioner.solvers.bounds import Prices
 from partitioner.solvers.dp.cuts import Cuts
 from partitioner.solvers.dp.ideals import all_ideals, membership
 from partitioner.solvers.dp.pricing import Pricing, TooLargeError, Transition, pricing
-from partitioner.solvers.dp.reach import Key, Reach, successors
+from partitioner.solvers.dp.reach import Reach
 from partitioner.solvers.dp.sends import sent_to_each
 from partitioner.solvers.dp.spans import SpanCosts, Spans
 from partitioner.solvers.dp.weights import weighed
 from partitioner.solvers.limits import RELATIVE, Clock, Limits
-from partitioner.solvers.reduce import Symmetry, Units, most_stages, stages_of, symmetry
+from partitioner.solvers.occupancy import Key, Occupancy
+from partitioner.solvers.reduce import Units, most_stages, stages_of
 
 __all__ = [
     "Search",
@@ -164,18 +166,17 @@ def search_cuts(
     work = weighed(cuts.members, pieces[:, None])[:, 0]
     order = np.lexsort((cuts.members.sum(axis=1), work))
     cuts, work = cuts.take(order), work[order]
-    classes = symmetry(problem)
     period_s = longest_period(problem, cutoff)
     reach = Reach(problem, cuts.members, prices, period_s)
     windows = {
         group[0]: _window(problem, reach, group[0], prices, quanta, period_s)
-        for group in classes.classes
+        for group in reach.occupancy.classes.classes
     }
     if not problem.send_once:
         cuts = sent_to_each(cuts, units, pieces, max(most for _, most in windows.values()))
     costs = SpanCosts(problem, units, cuts, work, cutoff=cutoff, limit_s=period_s)
-    search = Search(problem, units, classes, cuts, cutoff, reach)
-    prices_of = pricing(problem, units, classes, reach, costs, windows, limits.max_pairs, clock)
+    search = Search(problem, units, cuts, cutoff, reach)
+    prices_of = pricing(units, reach, costs, windows, limits.max_pairs, clock)
     search.run(prices_of, clock)
     return search
 
@@ -192,7 +193,7 @@ def _reachable(
     """The downsets that a pipeline below the cut-off may cut at."""
     members = membership(ideals, len(units))
     reach = Reach(problem, members, prices, longest_period(problem, cutoff))
-    return Cuts.of(units, members[reach.ever(symmetry(problem))])
+    return Cuts.of(units, members[reach.ever()])
 
 
 def _window(
@@ -224,16 +225,16 @@ class Step:
 
 
 class Search:
-    """The table, state by state in the order of the number of stages.
+    """The table, state by state.
 
     Attributes
     ----------
+    occupancy : Occupancy
+        The states there may be.
     states : dict
-        By what the stages so far occupy and their number.
+        Those that pipelines of interest reach.
     spans : dict
         Stages that lead from a state, on the first option of a class, to another.
-    classes : Symmetry
-        Classes of equal options.
     members : array of bool, shape (n_ideals, n_units)
         The downsets, the empty one first and the whole last.
     """
@@ -242,17 +243,15 @@ class Search:
         self,
         problem: Problem,
         units: Units,
-        classes: Symmetry,
         cuts: Cuts,
         cutoff: float,
         reach: Reach,
     ) -> None:
         self._problem = problem
-        self.classes = classes
+        self.occupancy: Occupancy = reach.occupancy
         self.spans: dict[Transition, Spans] = {}
         self._cutoff = cutoff
         self._reach = reach
-        self._slots = most_stages(problem)
         self._sum = problem.objective is not Objective.PERIOD
         self.members = cuts.members
         self._n = len(cuts.members)
@@ -278,18 +277,17 @@ class Search:
         """
         start = np.full(self._n, np.inf)
         start[0] = 0.0
-        zero: Key = ((0,) * len(self._problem.capacity), 0)
-        self.states = {zero: State(start)}
-        level = [zero]
-        while level:
-            grown: dict[Key, None] = {}
-            for key in level:
-                if clock.left_s <= 0:
-                    raise TooLargeError("dynamic programming: time ran out before its table ended")
-                for option, larger in successors(self._problem, self.classes, key, self._slots):
-                    if self._extend(key, option, larger, pricing):
-                        grown[larger] = None
-            level = list(grown)
+        occupancy = self.occupancy
+        self.states = {occupancy.start: State(start)}
+        heap = [(*occupancy.rank(occupancy.start), occupancy.start)]
+        while heap:
+            key = heappop(heap)[-1]
+            if clock.left_s <= 0:
+                raise TooLargeError("dynamic programming: time ran out before its table ended")
+            for option, larger in occupancy.after(key):
+                fresh = larger not in self.states
+                if self._extend(key, option, larger, pricing) and fresh:
+                    heappush(heap, (*occupancy.rank(larger), larger))
 
     def best(self) -> tuple[float, list[Step] | None]:
         """Best value and the stages that attain it."""
@@ -338,7 +336,7 @@ class Search:
         """The stages of the best pipeline, found again from the last to the first."""
         trail: list[Step] = []
         ideal = self._n - 1
-        while key[1]:
+        while key != self.occupancy.start:
             state = self.states[key]
             value = state.value[ideal]
             for before, option in state.via:
@@ -364,15 +362,15 @@ class Search:
     def options(self, trail: list[Step]) -> list[int]:
         """A real option for each stage: states hold use only up to exchanging equal options."""
         used = np.zeros_like(self._problem.capacity)
+        classes = self.occupancy.classes
         chosen = []
         for step in trail:
-            group = next(group for group in self.classes.classes if group[0] == step.option)
+            group = next(group for group in classes.classes if group[0] == step.option)
             option = next(
                 option
                 for option in group
                 if np.all(used + self._problem.uses[option] <= self._problem.capacity)
-                and self.classes.canonical((used + self._problem.uses[option]).tolist())
-                == step.key[0]
+                and classes.canonical((used + self._problem.uses[option]).tolist()) == step.key[0]
             )
             used = used + self._problem.uses[option]
             chosen.append(option)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from partitioner.solvers.bounds import Prices
 from partitioner.solvers.lines.line import Flows, Line
 from partitioner.solvers.lines.memory import LineMemory
 from partitioner.solvers.lines.search import Found, Pairs, by_states, in_turn
+from partitioner.solvers.occupancy import Occupancy
 from partitioner.solvers.reduce import (
     Assignment,
     Units,
@@ -32,7 +32,7 @@ __all__ = ["Lines"]
 
 # More cuts take memory and time with their square, more states with their number.
 _CUTS, _FEW_CUTS = 1600, 500
-_STATES = 1200
+_STATES, _FEW_STATES = 1200, 128
 # Multiples of the proven bound tried as a cut-off, for a low one leaves few stages to price.
 _CUTOFFS = (1.03, 1.15, 1.5, 2.5, float("inf"))
 _EXCHANGES = 30
@@ -62,9 +62,10 @@ class Lines:
         self.flows = Flows.of(problem, units, self._heads)
         self._memory = LineMemory(problem, units, self.flows) if tight_pools(problem) else None
         self._slots = most_stages(problem)
-        states = prod(len(group) + 1 for group in self._classes.classes)
-        self._by_states = states <= _STATES
-        self._most_cuts = _CUTS if states <= 128 or not self._by_states else _FEW_CUTS
+        self._occupancy = Occupancy(problem, self._classes)
+        states = self._occupancy.few(_STATES)
+        self._by_states = states is not None
+        self._most_cuts = _CUTS if states is None or len(states) <= _FEW_STATES else _FEW_CUTS
         self._chance = random.Random(seed)
         self._turn = self._first_turn()
 
@@ -119,7 +120,7 @@ class Lines:
             limit = min(cutoff, factor * self._bound) if self._bound > 0 else cutoff
             pairs = Pairs(self.problem, line, cuts, self._heads, limit, self._memory)
             found = (
-                by_states(self.problem, self._classes, pairs, self._prices, limit)
+                by_states(self.problem, self._occupancy, pairs, self._prices, limit)
                 if self._by_states
                 else self._by_turns(pairs, limit)
             )

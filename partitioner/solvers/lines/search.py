@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 
@@ -17,7 +18,8 @@ from partitioner.problem import Floats, Ints, Problem
 from partitioner.solvers.bounds import Prices
 from partitioner.solvers.lines.line import Line
 from partitioner.solvers.lines.memory import LineMemory
-from partitioner.solvers.reduce import Symmetry, most_stages
+from partitioner.solvers.occupancy import Key, Occupancy
+from partitioner.solvers.reduce import Symmetry
 
 __all__ = ["Found", "Pairs", "by_states", "in_turn"]
 
@@ -146,14 +148,14 @@ class Pairs:
         return _Stages(first_of, np.concatenate(starts), np.concatenate(periods))
 
 
-Key = tuple[tuple[int, ...], int]
-
-
 def by_states(
-    problem: Problem, classes: Symmetry, pairs: Pairs, prices: tuple[Prices, ...], cutoff: float
+    problem: Problem,
+    occupancy: Occupancy,
+    pairs: Pairs,
+    prices: tuple[Prices, ...],
+    cutoff: float,
 ) -> Found | None:
     """Best stages below the cut-off over all ways to use the options."""
-    slots = most_stages(problem)
     rests = [
         price.work.sum() - np.concatenate([[0.0], np.cumsum(price.work[pairs.line.order])])
         for price in prices
@@ -161,41 +163,39 @@ def by_states(
     rests = [rest[pairs.cuts] for rest in rests]
 
     def open_(key: Key) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-        left = problem.capacity - np.array(key[0])
+        resources, stages = occupancy.left(key)
         useful = np.ones(len(pairs.cuts), dtype=np.bool_)
         if not np.isfinite(cutoff):
             return useful
         for price, rest in zip(prices, rests, strict=True):
-            budget = left @ price.resource + price.slot * (slots - key[1])
+            budget = resources @ price.resource + price.slot * stages
             useful &= rest <= budget * cutoff * _MORE + 1e-9 * price.total
         return useful
 
     start = np.full(len(pairs.cuts), np.inf)
     start[0] = 0.0
-    values: dict[Key, Floats] = {((0,) * len(problem.capacity), 0): start}
+    values: dict[Key, Floats] = {occupancy.start: start}
     via: dict[Key, list[tuple[Key, int]]] = {}
-    level = list(values)
+    heap = [(*occupancy.rank(occupancy.start), occupancy.start)]
     best, best_key = cutoff, None
-    while level:
-        grown: dict[Key, None] = {}
-        for key in level:
-            for option, larger in _moves(problem, classes, key, slots):
-                reached = pairs.stages[option].after(values[key])
-                reached[~open_(larger) | (reached >= best)] = np.inf
-                if not np.isfinite(reached).any():
-                    continue
-                values[larger] = np.minimum(values.get(larger, reached), reached)
-                via.setdefault(larger, []).append((key, option))
-                grown[larger] = None
-        level = list(grown)
-        for key in level:
-            if values[key][-1] < best:
-                best, best_key = float(values[key][-1]), key
+    while heap:
+        key = heappop(heap)[-1]
+        for option, larger in occupancy.after(key):
+            reached = pairs.stages[option].after(values[key])
+            reached[~open_(larger) | (reached >= best)] = np.inf
+            if not np.isfinite(reached).any():
+                continue
+            if larger not in values:
+                heappush(heap, (*occupancy.rank(larger), larger))
+            values[larger] = np.minimum(values.get(larger, reached), reached)
+            via.setdefault(larger, []).append((key, option))
+            if values[larger][-1] < best:
+                best, best_key = float(values[larger][-1]), larger
     if best_key is None:
         return None
     ends, steps = [], []
     key, cut = best_key, len(pairs.cuts) - 1
-    while key[1]:
+    while key != occupancy.start:
         for before, option in via[key]:
             first = pairs.stages[option].before(cut, values[before], float(values[key][cut]))
             if first is not None:
@@ -203,25 +203,7 @@ def by_states(
                 steps.append((key[0], option))
                 key, cut = before, first
                 break
-    return Found(best, tuple(ends[::-1]), _named(problem, classes, steps[::-1]))
-
-
-def _moves(problem: Problem, classes: Symmetry, key: Key, slots: int) -> list[tuple[int, Key]]:
-    """Options that a further stage can run on, one a class and way to occupy resources."""
-    used = np.array(key[0])
-    found: dict[tuple[int, Key], None] = {}
-    if key[1] < slots:
-        for group in classes.classes:
-            fresh = False
-            for option in group:
-                own = problem.uses[option]
-                total = used + own
-                # Equal options that share nothing with what is used are one and the same.
-                untouched = bool(own.any()) and not used[own > 0].any()
-                if np.all(total <= problem.capacity) and not (untouched and fresh):
-                    fresh |= untouched
-                    found[group[0], (classes.canonical(total.tolist()), key[1] + 1)] = None
-    return list(found)
+    return Found(best, tuple(ends[::-1]), _named(problem, occupancy.classes, steps[::-1]))
 
 
 def _named(
