@@ -217,3 +217,29 @@ def test_noise_of_what_takes_no_time(graph: OpGraph, profile: ProfileTable) -> N
     nothing = {OpKey("k0", "cores:1", 1): Measurement(0.0, 1e-9, 9)}
     text = profile_table(replace(profile, ops={**profile.ops, **nothing}), graph)
     assert "warning: 1 of 12 times" in text
+
+
+def test_interpolated_times_are_marked(graph: OpGraph, profile: ProfileTable) -> None:
+    between = OpKey("k2", "cores:0-1", 2)
+    ops = {**profile.ops, between: Measurement(0.002, interpolated=True)}
+    lines = profile_table(replace(profile, ops=ops), graph).splitlines()
+    assert lines[4].split() == ["conv_2", "Conv_2", "5", "ms", "2", "ms*", "1", "ms"]
+    assert lines[6].split() == ["sum", "12", "ms", "8", "ms*", "12", "ms"]
+    assert lines[7] == "* interpolated between measured numbers of threads (1 of 12 times)"
+    assert "*" not in profile_table(profile, graph)
+
+
+def test_slowdown_beside_busy_cores(graph: OpGraph, profile: ProfileTable) -> None:
+    assert "busy" not in profile_table(profile, graph)
+    contended = {
+        OpKey(f"k{number}", "cores:0", 1): Measurement(ms * 1e-3)
+        for number, ms in enumerate((1.5, 2.0, 6.0, 5.0))
+    }
+    lines = profile_table(replace(profile, contended=contended), graph).splitlines()
+    row = lines[lines.index("while the other cores are busy:") + 3]
+    assert row.split() == ["cores:0", "x1", "all", "4", "100%", "1.21", "1.15", "to", "1.62"]
+
+
+def test_notes_are_said(graph: OpGraph, profile: ProfileTable) -> None:
+    lines = profile_table(replace(profile, notes=("core 1 slowed down",)), graph).splitlines()
+    assert lines[-1] == "note: core 1 slowed down"
