@@ -192,6 +192,7 @@ def profile_model(
     *,
     profile: ProfileTable | str | Path | None = None,
     seconds: float = 8.0,
+    contended: bool = False,
     allow_foreign: bool = False,
     builds: BuildCache | None = None,
     progress: Progress = announce,
@@ -206,6 +207,8 @@ def profile_model(
         The devices.
     profile, seconds, allow_foreign, builds, progress
         As `auto_partition` takes them.
+    contended : bool
+        Whether times are also taken while the other cores are busy.
 
     Raises
     ------
@@ -228,6 +231,7 @@ def profile_model(
         known=profile if isinstance(profile, ProfileTable) else None,
         path=None if isinstance(profile, ProfileTable) else profile,
         seconds=seconds,
+        contended=contended,
         builds=builds,
         progress=progress,
     )

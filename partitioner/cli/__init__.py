@@ -79,6 +79,7 @@ def _profile(arguments: argparse.Namespace) -> Result:
             machine,
             profile=arguments.output,
             seconds=arguments.seconds,
+            contended=arguments.contended,
             progress=progress,
         )
     return profile_table(profile, grouped.graph), profile.to_data()
@@ -237,6 +238,11 @@ def _parser() -> argparse.ArgumentParser:
         help="the profile; one that is there is continued",
     )
     profile.add_argument("--seconds", type=seconds, default=8.0, help="measuring time a device")
+    profile.add_argument(
+        "--contended",
+        action="store_true",
+        help="measure once more while the other cores run the model too",
+    )
 
     plan = add("plan", _plan, "cut and place a model")
     _add_planning(plan)
