@@ -29,7 +29,7 @@ def estimate_profile(graph: OpGraph, devices: Sequence[Device], origin: Origin) 
     graph : OpGraph
         The model's ops.
     devices : sequence of Device
-        All are taken as equal cores; k threads are k times as fast.
+        A core is as fast as its device's capacity says; k threads are k times as fast.
     origin : Origin
         Of this host.
 
@@ -49,7 +49,7 @@ def estimate_profile(graph: OpGraph, devices: Sequence[Device], origin: Origin) 
         one_core_s = max(op.flops / _FLOP_PER_S, traffic / _BYTES_PER_S)
         for device in devices:
             rows[OpKey(op.signature, device.name, device.threads)] = Measurement(
-                _KERNEL_S + one_core_s / device.threads
+                (_KERNEL_S + one_core_s / device.threads) / device.capacity
             )
     return ProfileTable(
         origin=origin,

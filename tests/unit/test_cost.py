@@ -185,6 +185,20 @@ def test_estimate_is_a_roofline(graph: OpGraph, machine: Machine, origin: Origin
     assert build_problem(heavy, table, machine).n_ops == 4
 
 
+def test_estimates_are_longer_on_slow_cores(graph: OpGraph, origin: Origin) -> None:
+    devices = (Device("big", cpus=(0, 1)), Device("little", cpus=(2, 3), capacity=0.4))
+    machine = Machine("m", devices)
+    table = estimate_profile(graph, options_of(machine), origin)
+    for op in graph.ops:
+        for threads in (1, 2):
+            big_s = table.time_s(OpKey(op.signature, "big", threads))
+            little_s = table.time_s(OpKey(op.signature, "little", threads))
+            assert little_s == pytest.approx(big_s / 0.4)
+        # All four cores wait for the slow ones.
+        together = OpKey(op.signature, "cores:0-3", 4)
+        assert table.time_s(together) < table.time_s(OpKey(op.signature, "little", 2))
+
+
 def test_a_listed_link_takes_its_own_time(
     graph: OpGraph, profile: ProfileTable, machine: Machine
 ) -> None:
