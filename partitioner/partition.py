@@ -17,11 +17,13 @@ from partitioner.host import host_info
 from partitioner.machine import Machine
 from partitioner.plan import Plan, Stage
 from partitioner.plan_check import assignment_of, device_for, stage_tensors, verify_plan
-from partitioner.planning import Choice, make_plan
+from partitioner.planning import MOST_REPLICAS, Choice, make_plan
 from partitioner.problem import Problem
 from partitioner.profiling.measure import measure_whole
 from partitioner.profiling.table import ProfileTable
-from partitioner.report import Baseline, Measured, Outputs, Report
+from partitioner.refine import refine
+from partitioner.report import Baseline, Measured, Outputs, Refinement, Report
+from partitioner.report.outputs import compared
 from partitioner.rewrite.split import split
 from partitioner.runtime.build import BuildCache, Built
 from partitioner.runtime.compare import run_each
@@ -31,6 +33,7 @@ from partitioner.runtime.pipeline import Pipeline
 from partitioner.runtime.spec import PipelineSpec
 from partitioner.runtime.trace import Trace
 from partitioner.samples import random_items
+from partitioner.trials import Trials
 
 __all__ = ["Partition"]
 
@@ -39,8 +42,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _SAMPLES = 16
 _OURS = "this plan"
-# Of an output's spread: what other instructions' rounding may change.
-_ROUNDING = 1e-3
 
 
 def _silent(what: str, part: float) -> None:
@@ -68,6 +69,8 @@ class Partition:
         What runs.
     builds : BuildCache
         Where compiled stages are kept.
+    refinement : Refinement, optional
+        How the plan was found by the clock, where it was.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Partition:
         choice: Choice,
         plan: Plan,
         builds: BuildCache,
+        refinement: Refinement | None = None,
     ) -> None:
         verify_plan(plan, graph, machine)
         self.module = module
@@ -90,7 +94,10 @@ class Partition:
         self.choice = choice
         self.plan = plan
         self.builds = builds
-        self._report = Report(plan, host_info(), op_sum_s=_op_sum(plan))
+        self.refinement = refinement
+        # Corrected op times are no longer sums of what the profile says.
+        op_sum_s = _op_sum(refinement.before if refinement else plan)
+        self._report = Report(plan, host_info(), op_sum_s=op_sum_s, refinement=refinement)
 
     @property
     def stages(self) -> tuple[Any, ...]:
@@ -264,6 +271,65 @@ class Partition:
         )
         return self._report
 
+    def refined(
+        self,
+        rounds: int,
+        *,
+        strategy: str = "best",
+        replicas: int = MOST_REPLICAS,
+        time_limit_s: float = 10.0,
+        repeats: int = 3,
+        seconds: float = 1.0,
+        progress: Progress = _silent,
+    ) -> Partition:
+        """The partition with the plan that is best by the clock, among those predicted best.
+
+        Parameters
+        ----------
+        rounds, strategy, replicas, time_limit_s, repeats
+            As `partitioner.refine.refine` takes them.
+        seconds : float
+            Measuring time of a plan in a repeat.
+        progress : callable
+            Told what is done, and how much of it, from 0 to 1.
+
+        Returns
+        -------
+        Partition
+            Of the corrected problem; `refinement` says what was tried.
+
+        Raises
+        ------
+        InputError, InfeasibleError
+            As `partitioner.refine.refine`.
+        """
+        self.machine.require_present()
+        found = refine(
+            self.problem,
+            self.choice,
+            self.graph,
+            self.machine,
+            self.profile,
+            Trials(self.spec, self.samples(_SAMPLES), seconds=seconds),
+            rounds=rounds,
+            strategy=strategy,
+            replicas=replicas,
+            time_limit_s=time_limit_s,
+            repeats=repeats,
+            progress=progress,
+        )
+        return Partition(
+            self.module,
+            self.graph,
+            self.machine,
+            self.profile,
+            found.problem,
+            found.choice,
+            found.plan,
+            self.builds,
+            found.refinement,
+        )
+
     def samples(self, count: int, seed: int = 0) -> list[dict[str, Array]]:
         """Seeded random inputs."""
         return list(random_items(self.graph, count, seed))
@@ -275,18 +341,10 @@ class Partition:
         uncut model is compiled for the first stage's, and rounding may differ.
         """
         with self.pipeline() as pipe:
-            ours = [_tuple(result) for result in pipe.map(items)]
+            ours = list(pipe.map(items))
         with Pipeline(self.spec(self._uncut())) as uncut:
-            theirs = [_tuple(result) for result in uncut.map(items)]
-        pairs = [
-            (a, b)
-            for mine, other in zip(ours, theirs, strict=True)
-            for a, b in zip(mine, other, strict=True)
-        ]
-        worst = max(_difference(a, b) for a, b in pairs)
-        if self._one_target():
-            return Outputs(len(ours), worst)
-        return Outputs(len(ours), worst, _ROUNDING * min(_spread(b) for _, b in pairs))
+            theirs = list(uncut.map(items))
+        return compared(ours, theirs, bitwise=self._one_target())
 
     def time_stages(self, seconds: float = 2.0) -> float:
         """Period from each built stage timed alone on its cores in a fresh process.
@@ -374,23 +432,3 @@ def _baseline(
         ratio_low=min(ratios),
         ratio_high=max(ratios),
     )
-
-
-def _tuple(result: Any) -> tuple[Array, ...]:
-    return result if isinstance(result, tuple) else (result,)
-
-
-def _difference(a: Array, b: Array) -> float:
-    if a.tobytes() == b.tobytes():
-        return 0.0
-    with np.errstate(invalid="ignore"):  # infinity less infinity
-        wide = np.abs(a.astype(np.float64) - b.astype(np.float64))
-    limits = np.finfo(np.float64)
-    if (~np.isfinite(wide)).any():
-        return float(limits.max)
-    # Outputs that differ in bits but not in value (signed zeros) are still not equal.
-    return max(float(wide.max(initial=0.0)), float(limits.tiny))
-
-
-def _spread(array: Array) -> float:
-    return float(np.ptp(array.astype(np.float64))) if array.size else 0.0

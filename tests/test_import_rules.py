@@ -64,6 +64,11 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         ),
         "fills profiles by running what the runtime builds",
     ),
+    (
+        "refining",
+        ("trials", "correction", "refine"),
+        "plans run by the clock, and the problem corrected by what they took",
+    ),
     ("partition", ("partition",), "a plan with its module, ready to run"),
     ("api", ("api",), "the whole row on one screen"),
     ("cli", ("cli",), "a thin skin over the api"),

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 
-__all__ = ["amount", "count", "seconds"]
+__all__ = ["amount", "count", "count_or_none", "seconds"]
 
 
 def count(text: str) -> int:
     """A whole number, 1 or more."""
-    try:
-        value = int(text)
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not a whole number") from None
-    if value < 1:
-        raise ArgumentTypeError(f"{text} is below 1")
-    return value
+    return _whole(text, 1)
+
+
+def count_or_none(text: str) -> int:
+    """A whole number, 0 or more."""
+    return _whole(text, 0)
 
 
 def seconds(text: str) -> float:
@@ -29,6 +28,16 @@ def amount(text: str) -> float:
     """A number, zero or more."""
     if not 0 <= (value := _number(text)) < float("inf"):
         raise ArgumentTypeError(f"{text} is not a number, zero or more")
+    return value
+
+
+def _whole(text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not a whole number") from None
+    if value < least:
+        raise ArgumentTypeError(f"{text} is below {least}")
     return value
 
 

@@ -1,5 +1,7 @@
 """What a run showed: values and their printed form."""
 
-from partitioner.report.run_report import Baseline, Measured, Outputs, Report
+from partitioner.report.outputs import Outputs
+from partitioner.report.refinement import Refinement
+from partitioner.report.run_report import Baseline, Measured, Report
 
-__all__ = ["Baseline", "Measured", "Outputs", "Report"]
+__all__ = ["Baseline", "Measured", "Outputs", "Refinement", "Report"]

@@ -8,8 +8,10 @@ from typing import Any
 from partitioner.host import HostInfo
 from partitioner.plan import Plan
 from partitioner.plan_table import format_seconds, table
+from partitioner.report.outputs import Outputs
+from partitioner.report.refinement import Refinement
 
-__all__ = ["Baseline", "Measured", "Outputs", "Report"]
+__all__ = ["Baseline", "Measured", "Report"]
 
 SCHEMA = 1
 
@@ -63,39 +65,6 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
-class Outputs:
-    """The plan's outputs against the uncut model's.
-
-    Attributes
-    ----------
-    checked : int
-        How many items.
-    max_abs_diff : float
-        The largest difference; 0 only if every output is bitwise equal.
-    tolerance : float
-        The largest difference that is right: 0 where both run the same kernels.
-    """
-
-    checked: int
-    max_abs_diff: float
-    tolerance: float = 0.0
-
-    @property
-    def verdict(self) -> str:
-        """How they compare, in words."""
-        if self.max_abs_diff == 0:
-            return "bitwise equal"
-        if self.right:
-            return f"equal within {self.tolerance:g}"
-        return "NOT equal"
-
-    @property
-    def right(self) -> bool:
-        """Whether they are what they must be."""
-        return self.max_abs_diff <= self.tolerance
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
     """Everything known of a plan.
 
@@ -110,6 +79,8 @@ class Report:
     measured : Measured or None
     baselines : tuple of Baseline
     outputs : Outputs or None
+    refinement : Refinement or None
+        How the plan was found by the clock; its prediction is then by corrected times.
     """
 
     plan: Plan
@@ -119,6 +90,7 @@ class Report:
     measured: Measured | None = None
     baselines: tuple[Baseline, ...] = ()
     outputs: Outputs | None = None
+    refinement: Refinement | None = None
 
     def to_data(self) -> dict[str, Any]:
         """JSON-ready form."""
@@ -134,12 +106,17 @@ class Report:
             "measured": self.measured and asdict(self.measured),
             "baselines": [asdict(baseline) for baseline in self.baselines],
             "outputs": self.outputs and asdict(self.outputs),
+            "refinement": self.refinement and self.refinement.to_data(),
             "host": asdict(self.host),
         }
 
     def __str__(self) -> str:
         lines = [str(self.plan), ""]
+        if self.refinement is not None:
+            lines += [str(self.refinement), ""]
         steps: list[tuple[str, float | None]] = [("op_sum", self.op_sum_s)]
+        if self.refinement is not None and self.refinement.before.predicted is not None:
+            steps.append(("predicted before", self.refinement.before.predicted.period_s))
         if self.plan.predicted is not None:
             steps.append(("predicted", self.plan.predicted.period_s))
         steps.append(("stage_measured", self.stage_measured_s))
