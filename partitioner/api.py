@@ -51,6 +51,7 @@ def auto_partition(
     allow_foreign_profile: bool = False,
     plan: Plan | str | Path | None = None,
     time_limit_s: float = 10.0,
+    refine: int = 0,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     builds: BuildCache | None = None,
     progress: Progress = announce,
@@ -94,6 +95,9 @@ def auto_partition(
         unless `profile` is given, and the objective is the plan's own.
     time_limit_s : float
         Solver time.
+    refine : int
+        Most rounds of running the plans predicted best, correcting the times by what their stages
+        took, and solving again; the plan that is best by the clock is kept. 0: none.
     input_shapes : mapping of str to sequence of int, optional
         For inputs whose dimensions the model leaves open.
     builds : BuildCache, optional
@@ -116,6 +120,11 @@ def auto_partition(
     given = Plan.load(plan) if isinstance(plan, str | Path) else plan
     wanted = _objective(objective if given is None else given.objective)
     require_strategy(strategy)
+    if refine < 0 or (refine and given is not None):
+        raise InputError(
+            f"refine={refine}: rounds are 0 or more, and 0 with a given plan, which is used as it "
+            "is; leave refine or plan out"
+        )
     builds = builds or BuildCache()
     grouped = import_model(model, input_shapes=input_shapes)
     graph = grouped.graph
@@ -155,7 +164,16 @@ def auto_partition(
         chosen = make_plan(graph, machine, table, problem, choice)
     else:
         chosen = adopt(given, graph, machine, table, problem, choice)
-    return Partition(grouped.module, graph, machine, table, problem, choice, chosen, builds)
+    part = Partition(grouped.module, graph, machine, table, problem, choice, chosen, builds)
+    if not refine:
+        return part
+    return part.refined(
+        refine,
+        strategy=strategy,
+        replicas=replicas,
+        time_limit_s=time_limit_s,
+        progress=progress,
+    )
 
 
 def import_model(model: Any, *, input_shapes: Mapping[str, Sequence[int]] | None = None) -> Grouped:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from partitioner.cli.devices import add_devices_arguments, devices_command
-from partitioner.cli.numbers import count, seconds
+from partitioner.cli.numbers import count, count_or_none, seconds
 from partitioner.cli.solve import add_solve_arguments, solve_command
 from partitioner.errors import InputError, PartitionerError
 from partitioner.files import require_writable, write_json
@@ -158,6 +158,8 @@ def _partition(arguments: argparse.Namespace) -> Any:
             allow_foreign_profile=arguments.allow_foreign_profile,
             plan=arguments.plan,
             time_limit_s=arguments.time_limit,
+            replicas=arguments.replicas,
+            refine=arguments.refine,
             input_shapes=_shapes(arguments),
             progress=progress,
         )
@@ -299,6 +301,7 @@ def _add_devices(parser: argparse.ArgumentParser) -> None:
 
 def _add_planning(parser: argparse.ArgumentParser) -> None:
     from partitioner.plan import STRATEGIES
+    from partitioner.planning import MOST_REPLICAS
 
     _add_model(parser)
     _add_devices(parser)
@@ -322,6 +325,20 @@ def _add_planning(parser: argparse.ArgumentParser) -> None:
         help="; ".join(f"{name}: {text}" for name, text in STRATEGIES.items()),
     )
     parser.add_argument("--max-stages", type=count, metavar="N")
+    parser.add_argument(
+        "--replicas",
+        type=count,
+        default=MOST_REPLICAS,
+        metavar="N",
+        help="most replicas that a stage may have",
+    )
+    parser.add_argument(
+        "--refine",
+        type=count_or_none,
+        default=0,
+        metavar="N",
+        help="rounds of running the plans predicted best and correcting the times by what is seen",
+    )
     parser.add_argument("--memory", metavar="POOL=BYTES", action="append", default=[])
     parser.add_argument("--pin", metavar="OP=DEVICE", action="append", default=[])
     parser.add_argument(
