@@ -124,7 +124,10 @@ def _whole(machine: Machine, placement: Placement) -> Device:
     try:
         return machine.device(placement.device)
     except DeviceError as error:
-        raise PlanError(f"the plan needs a device that is absent: {error}") from error
+        raise PlanError(
+            f"the plan needs a device that is absent: {error}; plan again for these, or give the "
+            "machine that it was made for"
+        ) from error
 
 
 def _verify_pins(index: int, stage: Stage, graph: OpGraph) -> None:

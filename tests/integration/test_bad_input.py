@@ -26,7 +26,8 @@ from partitioner.errors import (
     ProfileError,
 )
 from partitioner.frontend import Grouped
-from partitioner.host import allowed_cpus
+from partitioner.host import CpuSets, allowed_cpus
+from partitioner.machine import Device, Machine
 from partitioner.profiling import collect
 from partitioner.runtime.build import BuildCache
 
@@ -194,7 +195,7 @@ def test_shapes_that_are_no_shapes(
         (["cores:a-b"], ["'a-b' is no core list"]),
         (["cores:0", "cores:0"], ["two devices named 'cores:0'"]),
         (["cores:0-1", "cores:1-2"], ["core 1 belongs to both 'cores:0-1' and 'cores:1-2'"]),
-        (["cores:4095"], ["this host has no core 4095", "use cores out of"]),
+        (["cores:4095"], ["this host has no core 4095", "plan for cores out of"]),
         (["cuda:0"], ["'cuda:0'", "CPU devices only", "give cores"]),
     ],
 )
@@ -213,10 +214,48 @@ def test_cores_that_the_process_may_not_use(
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {first})
     refused(
         DeviceError,
-        f"may not use core {last}; use cores out of {first}",
+        f"may not use core {last}; widen its CPU set",
+        f"or plan for cores out of {first}",
         model=network_file,
         devices=[f"cores:{last}"],
     )
+
+
+def test_a_machine_file_with_cores_that_are_offline(
+    network_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "board.toml").write_text(
+        'name = "board"\n[[device]]\nname = "big"\ncpus = "0-3"\n', encoding="utf-8"
+    )
+    sets = CpuSets(present=(0, 1, 2, 3), online=(0, 1), allowed=(0, 1))
+    monkeypatch.setattr("partitioner.machine.cpu_sets", lambda: sets)
+    with pytest.raises(
+        DeviceError, match=r"device 'big': core 2-3 is offline; switch it on in .*/cpu2/online, or"
+    ):
+        auto_partition(network_file, Machine.load(tmp_path / "board.toml"))
+
+
+def test_a_cpu_set_that_shrinks_between_plan_and_run(
+    measured: Partition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, last = (device.cpus[0] for device in measured.machine.devices)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {first})
+    for run in (measured.pipeline, measured.measure):
+        with pytest.raises(
+            DeviceError, match=f"may not use core {last}; widen its CPU set .* plan for cores out"
+        ):
+            run()
+
+
+def test_a_plan_for_more_cores_than_the_host_has(grouped: Grouped) -> None:
+    """On its own machine the plan is right, but that machine is not here; on this one it is not."""
+    bigger = Machine("bigger", (Device("cores:4094-4095", cpus=(4094, 4095)),))
+    plan = auto_partition(grouped, bigger, profile="estimate").plan
+    there = auto_partition(grouped, bigger, plan=plan)
+    with pytest.raises(DeviceError, match="this host has no core 4094"):
+        there.pipeline()
+    with pytest.raises(PlanError, match=r"no device 'cores:4094-4095'; it has .*; plan again for"):
+        auto_partition(grouped, plan=plan)
 
 
 def test_things_that_name_no_device(network: onnx.ModelProto) -> None:
