@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -119,13 +120,15 @@ def _arrivals(given: float | Sequence[float] | None, items: int) -> Floats | Non
     if given is None:
         return None
     if isinstance(given, int | float):
+        if not 0 <= given < math.inf:
+            raise InputError(f"simulation: arrivals are {given} s apart; give zero or more")
         times: Floats = np.arange(items) * np.float64(given)
     else:
         times = np.array(given, dtype=np.float64)
     if times.shape != (items,) or not np.isfinite(times).all() or times[0] < 0:
         raise InputError(
-            f"simulation: arrivals are {times.shape} times; give {items} finite ones, zero or "
-            "more, or one number of seconds between two items"
+            f"simulation: arrivals are {times.shape} times; give {items} finite ones, "
+            "zero or more, or one number of seconds between two items"
         )
     if (np.diff(times) < 0).any():
         raise InputError("simulation: arrivals go back in time; sort them")
