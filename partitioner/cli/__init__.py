@@ -11,6 +11,7 @@ from typing import Any
 
 from partitioner.cli.devices import add_devices_arguments, devices_command
 from partitioner.cli.numbers import count, count_or_none, seconds
+from partitioner.cli.simulate import add_simulate_arguments, simulate_command
 from partitioner.cli.solve import add_solve_arguments, solve_command
 from partitioner.errors import InputError, PartitionerError
 from partitioner.files import require_writable, write_json
@@ -262,6 +263,9 @@ def _parser() -> argparse.ArgumentParser:
 
     solve = add("solve", solve_command, "solve a problem file, with proof; needs no model")
     add_solve_arguments(solve)
+
+    simulate = add("simulate", simulate_command, "run a plan in simulated time; needs no board")
+    add_simulate_arguments(simulate)
 
     show = add("show", _show, "print a plan")
     show.add_argument("plan", metavar="PLAN")

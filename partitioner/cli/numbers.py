@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 
-__all__ = ["amount", "count", "count_or_none", "seconds"]
+__all__ = ["amount", "count", "count_or_none", "fraction", "seconds"]
 
 
 def count(text: str) -> int:
@@ -38,6 +38,13 @@ def _whole(text: str, least: int) -> int:
         raise ArgumentTypeError(f"{text!r} is not a whole number") from None
     if value < least:
         raise ArgumentTypeError(f"{text} is below {least}")
+    return value
+
+
+def fraction(text: str) -> float:
+    """A number above 0, at most 1."""
+    if not 0 < (value := _number(text)) <= 1:
+        raise ArgumentTypeError(f"{text} is not above 0 and at most 1")
     return value
 
 

@@ -136,8 +136,8 @@ def _predicted(index: int, placement: Placement) -> Service:
     """All of the busy time before the hand-over: a plan does not say which copies are its sends."""
     if placement.busy_s is None:
         raise PlanError(
-            f"stage {index} has no predicted time, for the plan was edited; plan or run it again "
-            "with a profile, or simulate it with one"
+            f"stage {index} has no predicted time, for the plan was edited; give it to `plan` with "
+            "a profile, which predicts it again, or price it with one (Line.priced)"
         )
     return Service(placement.busy_s)
 

@@ -339,7 +339,7 @@ def test_a_bottleneck_at_the_caller_is_kept() -> None:
 
 
 def test_edited_plans_need_times(plan: Plan) -> None:
-    with pytest.raises(PlanError, match=r"stage 0 has no predicted time.*with a profile"):
+    with pytest.raises(PlanError, match=r"stage 0 has no predicted time.*with a profile, which"):
         simulate(plan.stripped())
 
 
