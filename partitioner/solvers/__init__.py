@@ -13,7 +13,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from partitioner.errors import NoneFoundError, ProblemError
+from partitioner.errors import InfeasibleError, NoneFoundError, ProblemError
 from partitioner.problem import LatencyModel, Objective, Problem, Solution
 from partitioner.solvers.baselines import (
     alternatives,
@@ -23,6 +23,7 @@ from partitioner.solvers.baselines import (
     single,
 )
 from partitioner.solvers.brute.search import exhaustive
+from partitioner.solvers.diagnosis.obvious import explain_infeasible
 from partitioner.solvers.dp.table import applies
 from partitioner.solvers.free.solve import run_free, run_free_cpsat
 from partitioner.solvers.latency.apart import run_apart
@@ -32,6 +33,8 @@ from partitioner.solvers.limits import Clock, Limits, Progress
 from partitioner.solvers.milp.highs import highs
 from partitioner.solvers.neighbours import neighbours
 from partitioner.solvers.pipeline import begin, run_cpsat, run_dp, run_pipeline
+from partitioner.solvers.reduce import reduce_ops
+from partitioner.solvers.reductions.options import trimmed
 from partitioner.solvers.session import Session
 
 if TYPE_CHECKING:
@@ -108,7 +111,23 @@ def _cpsat(problem: Problem, limits: Limits) -> Solution:
 
 
 def _auto(problem: Problem, limits: Limits) -> Solution:
-    """Whichever methods suit the problem, one after the other on the same incumbent and bound."""
+    """Without the options that others replace, whichever methods suit the problem."""
+    fewer = trimmed(problem)
+    if fewer is None:
+        return _in_turn(problem, limits)
+    if limits.hint is not None:
+        limits = replace(limits, hint=fewer.carried(limits.hint))
+    try:
+        return fewer.restore(_in_turn(fewer.problem, limits))
+    except NoneFoundError:
+        raise
+    except InfeasibleError:
+        # What is missing is said of all the options that there are.
+        raise InfeasibleError(explain_infeasible(problem, reduce_ops(problem))) from None
+
+
+def _in_turn(problem: Problem, limits: Limits) -> Solution:
+    """One method after the other on the same incumbent and bound."""
     if problem.same_option:
         return run_apart(problem, limits)
     session = Session(problem, limits, "auto")

@@ -20,6 +20,11 @@ __all__ = ["Pricing", "TooLargeError", "Transition", "pricing"]
 # What looking at one state after another takes, in pairs of downsets.
 _STEP = 20_000
 
+_TOO_MANY = (
+    "dynamic programming: its downsets make {} stages to price, more than its {}; use method "
+    "'cpsat' or 'auto'"
+)
+
 T = TypeVar("T")
 Transition = tuple[Key, int, Key]
 """A state, the first option of a class, and the state that a stage there leads to."""
@@ -57,18 +62,21 @@ def pricing(
     pairs = sum(costs.pairs(*window) for window in windows.values())
     bands = reach.bands(units.time_s)
     by_step = np.inf if bands is None else _by_step(reach.occupancy, bands)
-    if min(pairs, by_step) > most:
-        raise TooLargeError(
-            f"dynamic programming: its downsets make {pairs} stages to price, more than its "
-            f"{most}; use method 'cpsat' or 'auto'"
-        )
-    if bands is None or pairs <= by_step:
+    if pairs <= min(by_step, most):
         whole = _in_time(costs.spans(windows, clock))
         return lambda step, _: whole[step[1]]
+    if bands is None:
+        raise TooLargeError(_TOO_MANY.format(pairs, most))
+    priced = 0
 
     def block(step: Transition, reached: Ints) -> Spans:
+        nonlocal priced
         _, option, larger = step
         ends = np.flatnonzero(bands[larger])
+        # Few of the downsets that a state could end at may be reached there.
+        priced += len(reached) * len(ends)
+        if priced > most:
+            raise TooLargeError(_TOO_MANY.format(f"at least {priced}", most))
         return _in_time(costs.block(option, reached, ends, windows[option], clock))
 
     return block

@@ -7,6 +7,9 @@ the table says: each is scored, and none that comes after the best score can be 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from partitioner.problem import Objective
 from partitioner.solvers.bounds import Prices
 from partitioner.solvers.dp.cuts import Cuts
 from partitioner.solvers.dp.ranked import choices, pipelines
@@ -21,20 +24,35 @@ __all__ = ["run_cuts_on", "run_dp"]
 # Assignments scored before the rest is left to another method, and the part of the time for them.
 _MOST_SCORED = 2000
 _SHARE = 0.5
+# Parts of the gap that are looked at first, where it is this wide; the multiple of the bound that
+# stands for the objective where none is known.
+_PARTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
+_NEAR, _FAR = 1e-3, 3.0
 
 
 def run_dp(session: Session, prices: tuple[Prices, ...]) -> None:
-    """Dynamic programming over all downsets.
+    """Dynamic programming over all downsets, for what is near the bound first.
 
     Raises
     ------
     TooLargeError
         If there are too many.
     """
-    cutoff = _better(session)
     with session.interruptible():
-        cuts = exact_cuts(session.problem, session.units, session.limits, cutoff, prices)
-        run_cuts_on(session, cuts, cutoff, prices)
+        for cutoff in _rising(session):
+            if not session.open:
+                return
+            cuts = exact_cuts(session.problem, session.units, session.limits, cutoff, prices)
+            run_cuts_on(session, cuts, cutoff, prices)
+
+
+def _rising(session: Session) -> Iterator[float]:
+    """Cut-offs of periods, each of which lets far fewer stages be of interest than the next."""
+    bound, top = session.bound, _better(session)
+    if session.problem.objective is Objective.PERIOD and top > bound * (1 + _NEAR) > 0:
+        far = top if top < float("inf") else bound * _FAR
+        yield from (bound + part * (far - bound) for part in _PARTS)
+    yield _better(session)
 
 
 def run_cuts_on(session: Session, cuts: Cuts, cutoff: float, prices: tuple[Prices, ...]) -> None:
