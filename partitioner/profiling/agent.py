@@ -18,7 +18,7 @@ from partitioner.runtime import affinity, cgroup
 if TYPE_CHECKING:
     from partitioner.runtime.executable import Executable
 
-__all__ = ["main", "measure", "prepare", "settle"]
+__all__ = ["main", "measure", "per_op", "prepare", "settle"]
 
 _WARM_UP = 2
 _FEWEST_ROUNDS = 5
@@ -122,17 +122,17 @@ def _rounds(
         totals.append(clock() - start)
         if kernels:
             events = executable.trace(inputs, clock)
-            for times, one in zip(traced, _per_op(events, kernels), strict=True):
+            for times, one in zip(traced, per_op(events, kernels), strict=True):
                 times.append(one)
     return _Rounds(totals, traced, time.perf_counter() - began, time.thread_time() - cpu_began)
 
 
-def _per_op(
+def per_op(
     events: Sequence[tuple[str, float]], kernels: Sequence[tuple[str, Sequence[str]]]
 ) -> list[float]:
     """Sum each op's kernels out of one traced run; `main` runs the ops in the recorded order."""
     names = [name for name, _ in events]
-    per_op = []
+    sums = []
     position = 0
     for op, symbols in kernels:
         # Control flow and opaque calls stay one function, named as the op.
@@ -140,11 +140,11 @@ def _per_op(
         end = position + len(wanted)
         if names[position:end] != wanted:
             raise RuntimeError(f"op {op!r} should run {wanted}; it ran {names[position:end]}")
-        per_op.append(sum(seconds for _, seconds in events[position:end]))
+        sums.append(sum(seconds for _, seconds in events[position:end]))
         position = end
     if position != len(names):
         raise RuntimeError(f"kernel {names[position]!r} of the traced run belongs to no op")
-    return per_op
+    return sums
 
 
 def main() -> int:
