@@ -15,10 +15,12 @@ into the op times, in three steps:
    places, the ops between the cuts get the difference. It is the conditional mean of a Gaussian
    (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 2.2) whose
    covariance of two stages is the time of the ops that they share.
-3. What a byte costs the sender, for each option: measured over modelled copies, drawn alike.
+3. What a byte costs the sender, for each option: measured over modelled copies, drawn alike. Both
+   have the fixed part of a hop in them, since copies shorter than that tell little about bytes.
 
 Reading a tensor in place is part of what a stage was seen to take and is already in the problem by
-its bytes: that part is taken off first. The fixed part of a hop is in no stage's times and stays.
+its bytes: that part is taken off first. The fixed part of a hop stays as it was measured: most of
+it is in no stage's times.
 
 It is assumed that a stage takes as long in a plan not yet run as in those that ran: how much a
 stage suffers from the others is not known for each set of others.
@@ -26,6 +28,7 @@ stage suffers from the others is not known for each set of others.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -142,6 +145,7 @@ def factors(problem: Problem, observations: Sequence[Observation]) -> tuple[Fact
 def _workers(problem: Problem, observation: Observation) -> Iterator[_Seen]:
     """Every replica of every stage."""
     solution = observation.solution
+    whole = evaluate(problem, solution.stage_of, solution.placements)
     nothing = np.zeros_like(problem.send.base_s)
     by_bytes = evaluate(
         replace(
@@ -156,14 +160,15 @@ def _workers(problem: Problem, observation: Observation) -> Iterator[_Seen]:
         ops = tuple(op for op, home in enumerate(solution.stage_of) if home == stage)
         for replica, option in enumerate(options):
             run_s = observation.run_s[stage][replica]
+            fixed_s = whole.send_s[stage][replica] - by_bytes.send_s[stage][replica]
             reading_s = min(by_bytes.recv_s[stage][replica], _MOST_READING * run_s)
             yield _Seen(
                 ops=ops,
                 option=option,
                 run_s=run_s - reading_s,
-                send_s=observation.send_s[stage][replica],
-                compute_s=by_bytes.compute_s[stage][replica],
-                copy_s=by_bytes.send_s[stage][replica],
+                send_s=max(fixed_s, observation.send_s[stage][replica]),
+                compute_s=whole.compute_s[stage][replica],
+                copy_s=whole.send_s[stage][replica],
                 error=observation.error,
             )
 
@@ -190,10 +195,10 @@ def _pooled(problem: Problem, rows: Sequence[tuple[int, float, float, float]]) -
     if not weighted:
         return [1.0] * problem.n_options
     # What the wider factor counts for: as one more observation of middling weight.
-    usual = sum(said for _, _, said in weighted) / len(weighted)
+    usual = statistics.mean(said for _, _, said in weighted)
     whole = sum(found for _, found, _ in weighted) / sum(said for _, _, said in weighted)
 
-    def drawn(options: list[int], wider: float) -> float:
+    def drawn(options: Sequence[int], wider: float) -> float:
         found, said = usual * wider, usual
         for other, more_found, more_said in weighted:
             if other in options:

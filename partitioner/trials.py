@@ -35,7 +35,7 @@ class Seen:
         Between completions in steady state, and of one item in an empty pipeline.
     run_s, send_s : tuple of tuple of float
         For each stage, for each of its replicas: mean seconds an item from inputs to outputs, and
-        for copying these to consumers.
+        median seconds for copying these to consumers.
     """
 
     period_s: float
@@ -107,10 +107,10 @@ class Trials:
 
 
 def worker_times(records: Iterable[Records], stages: int) -> tuple[Times, Times]:
-    """Mean time that each worker ran and sent, in the middle of its records.
+    """Mean time that each worker ran, and median time that it sent, in the middle of its records.
 
-    Means, since a pipeline's period is one: under a quota most items are not held up and some are,
-    and no median shows that.
+    A mean, since a pipeline's period is one: under a quota most items are not held up and some are,
+    and no median shows that. Copies are too short for it: a mean would be of what interrupted them.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def worker_times(records: Iterable[Records], stages: int) -> tuple[Times, Times]
         ends = int(len(worker.rows) * _ENDS)
         rows = worker.rows[ends : len(worker.rows) - ends]
         run[worker.stage].append(float(np.mean(rows[:, _RAN] - rows[:, _READY])) / 1e9)
-        send[worker.stage].append(float(np.mean(rows[:, _SENT] - rows[:, _ROOM])) / 1e9)
+        send[worker.stage].append(float(np.median(rows[:, _SENT] - rows[:, _ROOM])) / 1e9)
     return tuple(map(tuple, run)), tuple(map(tuple, send))
 
 

@@ -11,6 +11,10 @@ from partitioner.plan_table import format_seconds, table
 __all__ = ["OptionFactor", "Refinement", "Round", "Trial"]
 
 
+# Plans that are worth comparing differ by less.
+_INCONCLUSIVE = 0.10
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A plan run by the clock in one round, in turn with the round's others.
@@ -138,6 +142,12 @@ class Refinement:
             for number, each in enumerate(self.rounds, 1)
             for trial in each.trials
         ]
+        notes = []
+        if self.last.spread > _INCONCLUSIVE:
+            notes.append(
+                f"inconclusive: a spread above {_INCONCLUSIVE:.0%} hides which plan is better; "
+                "something else runs on these cores"
+            )
         seen = [factor for factor in self.factors if factor.workers]
         count = len(self.rounds)
         kept = "the first plan" if self.chosen == 0 else f"plan {self.chosen}"
@@ -145,6 +155,7 @@ class Refinement:
             [
                 f"refined in {count} round{'s' if count != 1 else ''} of {self.repeats} repeats: "
                 f"{kept} is kept; {self.stopped}",
+                *notes,
                 table((*_HEADERS[:3], f"predicted {self.objective}", *_HEADERS[3:]), rows),
                 table(
                     ("stages on", "seen", "ops took", "copies took"),

@@ -13,6 +13,7 @@ from partitioner.profiling.table import Handover, Measurement, OpKey, Origin, Pr
 from partitioner.report import Baseline, Measured, Outputs, Report
 from partitioner.report.explain import explain
 from partitioner.report.profile_report import profile_table
+from partitioner.report.refinement import OptionFactor, Refinement, Round, Trial
 
 
 @pytest.fixture
@@ -54,6 +55,47 @@ def test_each_period_beside_the_one_before(report: Report) -> None:
         "5.25",
         "5.00",
     ] in rows
+
+
+def test_the_prediction_before_refining_beside_the_one_after(report: Report) -> None:
+    predicted = report.plan.predicted
+    assert predicted is not None
+    before = replace(report.plan, predicted=replace(predicted, period_s=2.0e-3))
+    told = Refinement(
+        objective="period",
+        rounds=(
+            Round(
+                (
+                    Trial(0, "4 ops on cores:0", 2.1e-3, 2.8e-3, 0.01, 1.0, 1.0, 1.0),
+                    Trial(1, "2 ops on cores:0 > 2 ops on cores:1", 2e-3, 2.5e-3, 0.2, 0.9, 0.8, 1),
+                )
+            ),
+        ),
+        repeats=3,
+        factors=(
+            OptionFactor("cores:0", 1.25, 1.5, workers=2),
+            OptionFactor("cores:0-1", 1.25, 1.5, workers=0),
+        ),
+        chosen=1,
+        before=before,
+        stopped="these are as many rounds as were asked for",
+    )
+    text = str(replace(report, refinement=told))
+    rows = [line.split() for line in text.splitlines()]
+    assert ["predicted", "before", "2", "ms", "500.0", "+0.0%"] in rows
+    assert ["predicted", "2.3", "ms", "434.8", "+15.0%"] in rows
+    assert (
+        "refined in 1 round of 3 repeats: plan 1 is kept; these are as many rounds as were asked "
+        "for\ninconclusive: a spread above 10%"
+    ) in text
+    (row,) = (row for row in rows if row[:2] == ["1", "1"])
+    assert row[-9:] == ["2", "ms", "2.5", "ms", "-20.0%", "20.0%", "0.900", "0.800", "1.000"]
+    assert ["cores:0", "2", "1.25", "x", "1.50", "x"] in rows
+    # What was not seen is not shown, but kept as data.
+    assert not any(row[:1] == ["cores:0-1"] for row in rows)
+    data = replace(report, refinement=told).to_data()["refinement"]
+    assert [factor["option"] for factor in data["factors"]] == ["cores:0", "cores:0-1"]
+    assert data["rounds"][0]["trials"][1]["ratio_low"] == 0.8
 
 
 def test_unequal_outputs_are_said(report: Report) -> None:
