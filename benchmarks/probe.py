@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from partitioner.profiling.agent import per_op
+from partitioner.profiling.agent import in_place, per_op
 from partitioner.runtime.affinity import pin
 from partitioner.runtime.executable import Executable
 
@@ -48,7 +48,7 @@ class Probe:
         known = {int(name): array for name, array in np.load(request["items"]).items()}
         for name, part in request["parts"].items():
             executable = Executable(part["library"], request["cpus"], 1)
-            inputs = tuple(np.ascontiguousarray(known[tensor]) for tensor in part["enters"])
+            inputs = tuple(in_place(known[tensor]) for tensor in part["enters"])
             for tensor, array in zip(part["leaves"], executable.run(inputs), strict=True):
                 known[tensor] = np.array(array)
             self.parts[name] = executable, inputs, part["kernels"]

@@ -18,7 +18,7 @@ from partitioner.runtime import affinity, cgroup
 if TYPE_CHECKING:
     from partitioner.runtime.executable import Executable
 
-__all__ = ["main", "measure", "per_op", "prepare", "settle"]
+__all__ = ["in_place", "main", "measure", "per_op", "prepare", "settle"]
 
 _WARM_UP = 2
 _FEWEST_ROUNDS = 5
@@ -60,7 +60,23 @@ def prepare(request: dict[str, Any]) -> tuple[Executable, tuple[Any, ...]]:
         for i, (shape, dtype) in enumerate(request["inputs"])
     )
     graph = OpGraph("inputs", (), tensors, (), tuple(range(len(tensors))), ())
-    return executable, tuple(random_item(graph, request["seed"]).values())
+    return executable, tuple(map(in_place, random_item(graph, request["seed"]).values()))
+
+
+def in_place(array: Any) -> Any:
+    """A copy of an array at an address where kernels read it in place, as in a pipeline's channel.
+
+    Inputs at other addresses are copied at every run, which no stage of a pipeline does.
+    """
+    import numpy as np
+
+    from partitioner.runtime.channel import ALIGNMENT
+
+    room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    result = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    result[...] = array
+    return result
 
 
 def settle(request: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from partitioner.profiling import agent
@@ -111,3 +112,15 @@ def test_a_few_rounds_are_done_at_least(monkeypatch: pytest.MonkeyPatch) -> None
     answer = measured(monkeypatch, Core(limited=True), seconds=0.0)
     assert len(answer["total_s"]) == 5
     assert {len(times) for times in answer["op_s"]} == {5}
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (1,), (), (0, 4)])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_inputs_lie_where_kernels_read_them(shape: tuple[int, ...], dtype: str) -> None:
+    array = np.arange(np.prod(shape), dtype=dtype).reshape(shape)
+    found = agent.in_place(array)
+    assert found.ctypes.data % 64 == 0 or not found.nbytes
+    assert (found.shape, found.dtype) == (shape, array.dtype)
+    assert found.flags.c_contiguous
+    assert found.flags.writeable
+    assert (found == array).all()
