@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import relax
 
 from partitioner import Device, Machine, Partition, Plan, auto_partition
+from partitioner.clusters import find_clusters
 from partitioner.errors import DeviceError, InputError, PlanError
 from partitioner.frontend import Grouped, load
 from partitioner.host import allowed_cpus
@@ -228,7 +229,7 @@ def test_every_way_to_name_devices(form: str, grouped: Grouped, builds: BuildCac
     first = cpus[0]
     one = Device("mine", cpus=(first,), memory="near")
     devices, wanted = {
-        "none": (None, _cores(*([cpu] for cpu in cpus[:8]))),
+        "none": (None, _cores(*(cluster.cpus for cluster in find_clusters().clusters))),
         "cpu": ("cpu", _cores(cpus)),
         "string": (f"cores:{first}", _cores([first])),
         "strings": ([f"cores:{first}"], _cores([first])),
