@@ -165,13 +165,19 @@ def _remove(group: Path) -> None:
     """Remove a group; whoever is still in it is moved to the group above."""
     until = time.monotonic() + _EMPTY_S
     while True:
-        for pid in (group / _MEMBERS).read_text(encoding="ascii").split():
-            with suppress(OSError):
-                (group.parent / _MEMBERS).write_text(pid, encoding="ascii")
         try:
+            left = (group / _MEMBERS).read_text(encoding="ascii").split()
+            for pid in left:
+                with suppress(ProcessLookupError):  # It has ended meanwhile.
+                    (group.parent / _MEMBERS).write_text(pid, encoding="ascii")
             group.rmdir()
             return
-        except OSError:
+        except FileNotFoundError:
+            return  # Somebody else has removed it.
+        except OSError as error:  # Busy for as long as a process in it takes to end.
             if time.monotonic() > until:
-                raise
+                raise DeviceError(
+                    f"quota: cannot remove {group} ({error.strerror}); end what is in its "
+                    f"{_MEMBERS} and remove the folder."
+                ) from error
         time.sleep(_LOOK_UP_S)
