@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from partitioner.cost import build_problem, options_of
 from partitioner.cost.estimate import estimate_profile
 from partitioner.errors import ImportModelError, InputError
+from partitioner.exact_times import measured_where_it_matters
 from partitioner.frontend import Grouped, group, load
 from partitioner.machine import Machine
 from partitioner.partition import Partition
@@ -19,7 +20,7 @@ from partitioner.plan_check import verify_plan
 from partitioner.planning import MOST_REPLICAS, adopt, choose, make_plan, require_strategy
 from partitioner.problem import Objective
 from partitioner.profiling.collect import collect
-from partitioner.profiling.table import ProfileTable
+from partitioner.profiling.table import OpKey, ProfileTable
 from partitioner.runtime.build import BuildCache, origin_of
 
 __all__ = ["announce", "auto_partition", "import_model", "profile_model"]
@@ -48,6 +49,7 @@ def auto_partition(
     latency_cap_s: float = float("inf"),
     profile: ProfileTable | str | Path | None = None,
     profile_seconds: float = 8.0,
+    contended: bool = False,
     allow_foreign_profile: bool = False,
     plan: Plan | str | Path | None = None,
     time_limit_s: float = 10.0,
@@ -88,6 +90,9 @@ def auto_partition(
         once on guessed times, marked as such. Default: measure.
     profile_seconds : float
         Measuring time a placement.
+    contended : bool
+        Plan by times taken while all other cores are busy. A single pipeline's stages disturb one
+        another less than that, so that it may be cut too often; `refine` finds out.
     allow_foreign_profile : bool
         Take a profile made on another machine or build, to plan for that one.
     plan : Plan or path, optional
@@ -148,18 +153,31 @@ def auto_partition(
     price(table)
     if given is not None:
         verify_plan(given, graph, machine)
+    pick = partial(choose, strategy=strategy, replicas=replicas, time_limit_s=time_limit_s)
+    measure = partial(
+        profile_model,
+        grouped,
+        machine,
+        seconds=profile_seconds,
+        contended=contended,
+        allow_foreign=allow_foreign_profile,
+        builds=builds,
+        progress=progress,
+    )
     if given is None or profile is not None:  # a plan needs no times to run
-        table = profile_model(
-            grouped,
+        table = measure(profile=profile)
+    if given is None and not allow_foreign_profile:
+        table = measured_where_it_matters(
+            table,
+            graph,
             machine,
-            profile=profile,
-            seconds=profile_seconds,
-            allow_foreign=allow_foreign_profile,
-            builds=builds,
-            progress=progress,
+            lambda known: pick(price(known, contended=contended)),
+            lambda known, rows: measure(
+                profile=profile if isinstance(profile, str | Path) else known, exact=rows
+            ),
         )
-    problem = price(table)
-    choice = choose(problem, strategy=strategy, replicas=replicas, time_limit_s=time_limit_s)
+    problem = price(table, contended=contended)
+    choice = pick(problem)
     if given is None:
         chosen = make_plan(graph, machine, table, problem, choice)
     else:
@@ -210,6 +228,7 @@ def profile_model(
     *,
     profile: ProfileTable | str | Path | None = None,
     seconds: float = 8.0,
+    exact: Iterable[OpKey] = (),
     contended: bool = False,
     allow_foreign: bool = False,
     builds: BuildCache | None = None,
@@ -225,6 +244,8 @@ def profile_model(
         The devices.
     profile, seconds, allow_foreign, builds, progress
         As `auto_partition` takes them.
+    exact : iterable of OpKey
+        Rows that are measured even where a time between others would do.
     contended : bool
         Whether times are also taken while the other cores are busy.
 
@@ -249,6 +270,7 @@ def profile_model(
         known=profile if isinstance(profile, ProfileTable) else None,
         path=None if isinstance(profile, ProfileTable) else profile,
         seconds=seconds,
+        exact=exact,
         contended=contended,
         builds=builds,
         progress=progress,

@@ -43,7 +43,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("solvers", ("solvers",), "problem in, solution out; see ONLY"),
     ("instance", ("instance",), "problems and solutions as files; see ONLY"),
     ("plan", ("plan", "plan_check", "plan_table"), "stages and places, by name, without solvers"),
-    ("planning", ("planning",), "a solution written down as a plan"),
+    ("planning", ("planning", "exact_times"), "a solution written down as a plan"),
     ("report", ("report",), "prints values and changes none"),
     ("zoo", ("zoo",), "models as files; see ONLY"),
     ("frontend", ("frontend",), "a model becomes a module and its graph"),

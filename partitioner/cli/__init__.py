@@ -156,6 +156,7 @@ def _partition(arguments: argparse.Namespace) -> Any:
             latency_cap_s=arguments.latency_cap,
             profile="estimate" if arguments.estimate else arguments.profile,
             profile_seconds=arguments.profile_seconds,
+            contended=arguments.contended,
             allow_foreign_profile=arguments.allow_foreign_profile,
             plan=arguments.plan,
             time_limit_s=arguments.time_limit,
@@ -320,6 +321,11 @@ def _add_planning(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--profile-seconds", type=seconds, default=8.0, help="measuring time a device"
+    )
+    parser.add_argument(
+        "--contended",
+        action="store_true",
+        help="plan by times taken while all other cores are busy",
     )
     parser.add_argument("--objective", choices=("period", "latency"), default="period")
     parser.add_argument(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from partitioner.cost.interference import contended as contended_times
 from partitioner.errors import DeviceError, GraphError, ProfileError
 from partitioner.graph import OpGraph
 from partitioner.machine import Device, Machine
@@ -67,6 +68,7 @@ def build_problem(
     table: ProfileTable,
     machine: Machine,
     *,
+    contended: bool = False,
     objective: Objective = Objective.PERIOD,
     max_stages: int | None = None,
     memory_budgets: Mapping[str, int] | None = None,
@@ -83,6 +85,8 @@ def build_problem(
     ----------
     graph, table, machine
         The model's ops, their measured times, and the devices.
+    contended : bool
+        Whether ops are priced by the times that they take while all other cores are busy.
     objective : Objective
         What to minimize.
     max_stages : int, optional
@@ -104,11 +108,13 @@ def build_problem(
     Raises
     ------
     ProfileError
-        If a time is missing; the ops and device are named.
+        If a time is missing; the ops and device are named. If the table has no contended times and
+        they are asked for.
     DeviceError, GraphError
         If a budget, pin or group names what is not there.
     """
     options = options_of(machine)
+    table = contended_times(table) if contended else table
     _require_times(graph, table, options)
     handover = table.handover
     if handover is None:
