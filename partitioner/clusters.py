@@ -39,8 +39,8 @@ class Cluster:
         Highest frequency, of the fastest of them.
     governors : tuple of str
         What sets their frequency.
-    package, node : int
-        Socket and NUMA node.
+    node : int
+        NUMA node.
     caches : tuple of Cache
         Of data, as the first core sees them.
     """
@@ -51,7 +51,6 @@ class Cluster:
     capacity: float
     max_freq_hz: int | None
     governors: tuple[str, ...]
-    package: int
     node: int
     caches: tuple[Cache, ...]
 
@@ -80,6 +79,13 @@ class HostClusters:
     forbidden: tuple[int, ...]
     quota: float | None
 
+    def kinds_of(self, cpus: Iterable[int]) -> tuple[Cluster, ...]:
+        """The clusters that have some of these cores, or of their other hardware threads."""
+        wanted = set(cpus)
+        return tuple(
+            cluster for cluster in self.clusters if wanted & {*cluster.cpus, *cluster.siblings}
+        )
+
     def notes(self) -> tuple[str, ...]:
         """What is left out or limited, a sentence each."""
         cores = sum(len(cluster.cpus) for cluster in self.clusters)
@@ -104,9 +110,9 @@ class HostClusters:
 def find_clusters(root: Path = ROOT, allowed: Iterable[int] | None = None) -> HostClusters:
     """Group this host's cores by what makes their times differ.
 
-    Cores of one cluster have type, NUMA node and socket in common, and capacity and highest
-    frequency within a few percent. Caches do not divide: big servers have many small groups of
-    cores around a cache, which are alike.
+    Cores of one cluster have type and NUMA node in common, and capacity and highest frequency
+    within a few percent. Caches and sockets do not divide: big servers have many small groups of
+    cores around a cache, which are alike, and virtual machines often show a socket a core.
 
     Parameters
     ----------
@@ -159,9 +165,9 @@ def _first_threads(facts: Sequence[CpuFacts]) -> list[CpuFacts]:
 
 def _alike(facts: Sequence[CpuFacts]) -> list[list[CpuFacts]]:
     """Cores by type and place, and within these by speed."""
-    places: dict[tuple[int, int, str], list[CpuFacts]] = defaultdict(list)
+    places: dict[tuple[int, str], list[CpuFacts]] = defaultdict(list)
     for each in facts:
-        places[each.package, each.node, each.core_type].append(each)
+        places[each.node, each.core_type].append(each)
     groups: list[list[CpuFacts]] = []
     for cores in places.values():
         shared = any(set(each.frequency_domain) > set(each.siblings) for each in cores)
@@ -190,7 +196,7 @@ def _capacities(groups: Sequence[Sequence[CpuFacts]]) -> list[float]:
     for figure in ("capacity", "max_freq_hz"):
         known = [max(getattr(each, figure) or 0 for each in group) for group in groups]
         if min(known) > 0 and min(known) < max(known):
-            return [round(speed / max(known), 3) for speed in known]
+            return [float(f"{speed / max(known):.3g}") for speed in known]
     return [1.0] * len(groups)
 
 
@@ -205,7 +211,6 @@ def _cluster(group: Sequence[CpuFacts], capacity: float, usable: set[int]) -> Cl
         capacity=capacity,
         max_freq_hz=max(each.max_freq_hz or 0 for each in cores) or None,
         governors=tuple(sorted({each.governor for each in cores if each.governor})),
-        package=cores[0].package,
         node=cores[0].node,
         caches=cores[0].caches,
     )

@@ -81,8 +81,8 @@ class CpuFacts:
         What sets its frequency.
     frequency_domain : tuple of int
         CPUs that always have its frequency, itself included.
-    package, node : int
-        Socket and NUMA node; 0 if unknown.
+    node : int
+        NUMA node; 0 if unknown.
     siblings : tuple of int
         Hardware threads of its core, itself included.
     caches : tuple of Cache
@@ -95,7 +95,6 @@ class CpuFacts:
     max_freq_hz: int | None
     governor: str | None
     frequency_domain: tuple[int, ...]
-    package: int
     node: int
     siblings: tuple[int, ...]
     caches: tuple[Cache, ...]
@@ -137,7 +136,6 @@ def _facts(cpu: int, core_type: str | None, node: int, root: Path) -> CpuFacts:
         max_freq_hz=None if max_freq_khz is None else max_freq_khz * 1000,
         governor=read_fact(folder / "cpufreq/scaling_governor"),
         frequency_domain=read_cpus(folder / "cpufreq/related_cpus") or (cpu,),
-        package=max(0, number("topology/physical_package_id") or 0),
         node=node,
         siblings=read_cpus(folder / "topology/thread_siblings_list") or (cpu,),
         caches=_caches(folder),

@@ -22,7 +22,6 @@ def put_cpus(
     cur_khz: int | None = None,
     governor: str = "schedutil",
     own_frequency: bool = False,
-    package: int = 0,
     threads: int = 1,
     midr: str | None = None,
     caches: Sequence[tuple[int, str, int]] = (),
@@ -41,7 +40,7 @@ def put_cpus(
         folder = f"sys/devices/system/cpu/cpu{cpu}"
         siblings = ",".join(map(str, around(cpu, threads)))
         put(root, f"{folder}/topology/thread_siblings_list", siblings)
-        put(root, f"{folder}/topology/physical_package_id", package)
+        put(root, f"{folder}/topology/physical_package_id", cpu)
         if capacity is not None:
             put(root, f"{folder}/cpu_capacity", capacity)
         if max_khz is not None:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from fake_cpus import put, put_cpus, put_hikey970, put_sets
+from hypothesis import given
+from hypothesis import strategies as st
 
 from partitioner.clusters import Cluster, find_clusters
 from partitioner.errors import DeviceError
@@ -96,8 +98,7 @@ def test_the_second_thread_serves_where_the_first_is_forbidden(tmp_path: Path) -
 
 
 def test_numa_nodes_are_clusters(tmp_path: Path) -> None:
-    put_cpus(tmp_path, range(4), package=0)
-    put_cpus(tmp_path, range(4, 8), package=0)
+    put_cpus(tmp_path, range(8))
     put(tmp_path, "sys/devices/system/node/node0/cpulist", "0-3")
     put(tmp_path, "sys/devices/system/node/node1/cpulist", "4-7")
     put_sets(tmp_path, "0-7")
@@ -148,7 +149,45 @@ def test_nothing_is_known(tmp_path: Path) -> None:
     """A container that hides the files: what the process may use is one cluster."""
     allowed = tuple(sorted(os.sched_getaffinity(0)))
     (cluster,) = find_clusters(tmp_path).clusters
-    assert cluster == Cluster(allowed, (), "", 1.0, None, (), 0, 0, ())
+    assert cluster == Cluster(allowed, (), "", 1.0, None, (), 0, ())
+
+
+def test_which_clusters_some_cores_are_of(tmp_path: Path) -> None:
+    put_hybrid(tmp_path)
+    found = find_clusters(tmp_path, range(8))
+    big, little = found.clusters
+    assert found.kinds_of([0, 2]) == found.kinds_of([3]) == (big,)
+    assert found.kinds_of([2, 4, 5]) == (big, little)
+    assert found.kinds_of([9]) == ()
+
+
+@given(st.data())
+def test_every_core_that_can_be_used_is_in_one_cluster(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    root = tmp_path_factory.mktemp("host")
+    first = 0
+    for _ in range(data.draw(st.integers(1, 3))):
+        threads = data.draw(st.integers(1, 2))
+        cpus = range(first, first + threads * data.draw(st.integers(1, 3)))
+        put_cpus(
+            root,
+            cpus,
+            threads=threads,
+            capacity=data.draw(st.none() | st.integers(1, 1024)),
+            max_khz=data.draw(st.none() | st.integers(1, 5) | st.integers(10**6, 5 * 10**6)),
+            own_frequency=data.draw(st.booleans()),
+            midr=data.draw(st.sampled_from([None, "0x410fd034", "0x410fd092"])),
+        )
+        first = cpus.stop
+    put_sets(root, f"0-{first - 1}")
+    allowed = data.draw(st.sets(st.integers(0, first - 1), min_size=1))
+    found = find_clusters(root, allowed)
+    taken = [cpu for cluster in found.clusters for cpu in (*cluster.cpus, *cluster.siblings)]
+    assert sorted(taken) == sorted(allowed)
+    assert set(found.forbidden) == set(range(first)) - allowed
+    assert max(cluster.capacity for cluster in found.clusters) == 1.0
+    assert min(cluster.capacity for cluster in found.clusters) > 0
 
 
 @pytest.mark.parametrize(
