@@ -213,7 +213,7 @@ def measured(part: Partition, seconds: float) -> float:
                 format_cpus(worker.cpus),
                 f"{worker.pid}/{tid}",
                 format_cpus(sorted(mask)),
-                format_cpus(sorted(seen[worker.pid, tid])),
+                format_cpus(sorted(seen.get((worker.pid, tid), ()))) or "-",
             )
             for worker in pipe.workers
             for tid, mask in allowed(worker.pid).items()
