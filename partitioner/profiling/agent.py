@@ -39,8 +39,9 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``total_s``: seconds of each whole run; ``op_s``: for each op, of each traced run;
-        ``stretch``: 1, or by how much a quota stretches processor time (see `_measured`).
+        ``total_s``: seconds of each whole run; ``work_s``: processor time of each; ``op_s``: for
+        each op, seconds of each traced run; ``stretch``: 1, or by how much a quota stretches
+        processor time (see `_measured`), which all of them have in them.
     """
     executable, inputs = prepare(request)
     for _ in range(_WARM_UP):
@@ -102,24 +103,29 @@ def _measured(
     stops = throttle_count()
     found = _rounds(executable, inputs, kernels, seconds, time.perf_counter)
     if throttle_count() == stops or found.cpu_s > _FREE * found.elapsed_s:
-        return {"total_s": found.total_s, "op_s": found.op_s, "stretch": 1.0}
+        return found.answer(stretch=1.0)
     found = _rounds(executable, inputs, kernels, seconds, time.thread_time)
-    stretch = found.elapsed_s / found.cpu_s
-    return {
-        "total_s": [one * stretch for one in found.total_s],
-        "op_s": [[one * stretch for one in times] for times in found.op_s],
-        "stretch": stretch,
-    }
+    return found.answer(stretch=found.elapsed_s / found.cpu_s)
 
 
 @dataclass(frozen=True, slots=True)
 class _Rounds:
-    """What a loop found: seconds of runs by the clock given, and of the loop by both clocks."""
+    """What a loop found: seconds of runs by the clock given, and of whole ones by both clocks."""
 
     total_s: list[float]
+    work_s: list[float]
     op_s: list[list[float]]
     elapsed_s: float
     cpu_s: float
+
+    def answer(self, stretch: float) -> dict[str, Any]:
+        """What the agent answers, all times stretched."""
+        return {
+            "total_s": [one * stretch for one in self.total_s],
+            "work_s": [one * stretch for one in self.work_s],
+            "op_s": [[one * stretch for one in times] for times in self.op_s],
+            "stretch": stretch,
+        }
 
 
 def _rounds(
@@ -130,17 +136,20 @@ def _rounds(
     clock: Callable[[], float],
 ) -> _Rounds:
     totals: list[float] = []
+    work: list[float] = []
     traced: list[list[float]] = [[] for _ in kernels]
     began, cpu_began = time.perf_counter(), time.thread_time()
     while len(totals) < _FEWEST_ROUNDS or time.perf_counter() - began < seconds:
-        start = clock()
+        work_start, start = time.thread_time(), clock()
         executable.run(inputs)
         totals.append(clock() - start)
+        work.append(time.thread_time() - work_start)
         if kernels:
             events = executable.trace(inputs, clock)
             for times, one in zip(traced, per_op(events, kernels), strict=True):
                 times.append(one)
-    return _Rounds(totals, traced, time.perf_counter() - began, time.thread_time() - cpu_began)
+    elapsed_s, cpu_s = time.perf_counter() - began, time.thread_time() - cpu_began
+    return _Rounds(totals, work, traced, elapsed_s, cpu_s)
 
 
 def per_op(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from partitioner.profiling.counts import to_measure, with_interpolated
 from partitioner.profiling.links import measure_handover
 from partitioner.profiling.measure import InPlace, measure_in_place, pooled
 from partitioner.profiling.rivals import busy, rivals_of
+from partitioner.profiling.steadiness import Steadiness
 from partitioner.profiling.table import Measurement, OpKey, ProfileTable
 from partitioner.rewrite.split import split
 from partitioner.runtime.build import BuildCache, Built, origin_of
@@ -109,20 +111,26 @@ def collect(
         table = replace(table, handover=measure_handover(cpus[0], cpus[-1]))
     built = _built(module, graph, todo, builds or BuildCache(), progress)
     inputs = [graph.tensors[tensor] for tensor in sorted(graph.inputs)]
+    watches = {one: Steadiness(one.cpus) for one in machine.devices if one.kind == "cpu"}
     for turn in range(_VISITS):
         # Device by device, not one after the other: a machine's speed drifts, and what drifts
         # between two devices looks like a difference of theirs.
         for number, task in enumerate(todo):
             done = (turn + number / len(todo)) / _VISITS
             progress(f"measuring on {task}, visit {turn + 1} of {_VISITS}", done)
-            task.visits.append(_visit(task, built, inputs, seconds / _VISITS, turn))
+            with _watched(task.device, watches):
+                task.visits.append(_visit(task, built, inputs, seconds / _VISITS, turn))
             found = pooled(task.visits)
             table = with_visit(table, graph, task.device, found, contended=bool(task.rivals))
             if path is not None:
                 table.save(path)
-    table = with_interpolated(_noted(table, todo), graph, placements)
+    notes = (*_quotas(todo), *(note for watch in watches.values() for note in watch.notes()))
+    table = table.merged(replace(ProfileTable(table.origin), notes=notes))
+    table = with_interpolated(table, graph, placements)
     if path is not None:
         table.save(path)
+    for note in notes:
+        progress(note, 1.0)
     if todo:
         progress("profiled", 1.0)
     return table
@@ -194,15 +202,28 @@ def _visit(
         )
 
 
-def _noted(table: ProfileTable, done: Sequence[_Task]) -> ProfileTable:
-    """With what was seen that the times may suffer from."""
-    stretched = [(task, pooled(task.visits).stretch) for task in done]
-    notes = tuple(
-        f"{task}: a quota stops its processes; each time is processor time times {stretch:.2f}"
-        for task, stretch in stretched
-        if stretch > 1
-    )
-    return table.merged(replace(ProfileTable(table.origin), notes=notes))
+@contextmanager
+def _watched(device: Device, watches: Mapping[Device, Steadiness]) -> Iterator[None]:
+    """The speed of a placement's clusters is looked at before, during and after the block."""
+    mine = [watch for one, watch in watches.items() if {*one.cpus} & {*device.cpus}]
+    with ExitStack() as stack:
+        for watch in mine:
+            watch.sample()
+            stack.enter_context(watch.during())
+        yield
+    for watch in mine:
+        watch.sample()
+
+
+def _quotas(done: Sequence[_Task]) -> Iterator[str]:
+    """A note for each placement that a quota stopped now and then."""
+    for task in done:
+        stretch = pooled(task.visits).stretch
+        if stretch > 1:
+            yield (
+                f"{task}: a quota stops its processes; each time is processor time times "
+                f"{stretch:.2f}"
+            )
 
 
 def with_visit(

@@ -34,7 +34,8 @@ class InPlace:
     ops : tuple of (str, Measurement)
         Each op's kernels.
     dispatch_s : float
-        What a whole run takes beyond its kernels, by op: the VM's own work.
+        The processor time of a whole run beyond its kernels, by op: the VM's own work. Elapsed
+        time would count what other processes took of the core.
     stretch : float
         Elapsed time over processor time, where a quota stops the process now and then; 1 where
         none does. It is in all times already.
@@ -78,8 +79,8 @@ def measure_in_place(
         (op, Measurement.of(times))
         for (op, _), times in zip(built.kernels, answer["op_s"], strict=True)
     )
-    beyond = total.median_s - sum(row.median_s for _, row in ops)
-    return InPlace(total, ops, max(0.0, beyond) / max(1, len(ops)), answer["stretch"])
+    beyond_s = statistics.median(answer["work_s"]) - sum(row.median_s for _, row in ops)
+    return InPlace(total, ops, max(0.0, beyond_s) / max(1, len(ops)), answer["stretch"])
 
 
 def pooled(visits: Sequence[InPlace]) -> InPlace:

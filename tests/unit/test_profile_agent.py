@@ -87,6 +87,7 @@ def test_under_a_quota_ops_and_whole_take_their_share(monkeypatch: pytest.Monkey
     assert answer["stretch"] == pytest.approx(slower, rel=0.02)
     medians = [statistics.median(times) for times in answer["op_s"]]
     assert medians == pytest.approx([slower * seconds for seconds in OPS_S], rel=0.02)
+    assert answer["work_s"] == pytest.approx(answer["total_s"])
     whole = statistics.median(answer["total_s"])
     assert whole == pytest.approx(sum(medians) + answer["stretch"] * DISPATCH_S)
 
@@ -106,6 +107,14 @@ def test_rare_stops_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = measured(monkeypatch, core)
     assert answer["stretch"] == 1.0
     assert statistics.median(answer["op_s"][0]) == pytest.approx(OPS_S[0])
+
+
+def test_what_others_take_of_the_core_is_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Other processes stop it as a quota would, uncounted: long ops are hit, the dispatch is not.
+    core = Core(limited=True, counts=False)
+    answer = measured(monkeypatch, core)
+    assert answer["work_s"] == pytest.approx([DISPATCH_S + sum(OPS_S)] * len(answer["work_s"]))
+    assert statistics.median(answer["total_s"]) > 2 * answer["work_s"][0]
 
 
 def test_a_few_rounds_are_done_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
