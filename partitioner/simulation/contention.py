@@ -8,7 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from partitioner.cost.interference import contended
 from partitioner.errors import InputError
+from partitioner.graph import OpGraph
+from partitioner.machine import Machine
+from partitioner.plan import Plan
+from partitioner.profiling.table import ProfileTable
 from partitioner.simulation.line import Line
 from partitioner.simulation.moments import Floats
 
@@ -51,13 +56,28 @@ class Contention:
                 f"simulation: contention factors are {given}; give one number, or {stages}, one a "
                 "stage, each 1 or more"
             )
-        workers = [(s, r) for s, stage in enumerate(line.spec.stages) for r in stage.replicas]
-        cores = np.array([len(replica.cpus) for _, replica in workers], dtype=float)
-        excess = np.array([given[stage] - 1.0 for stage, _ in workers])
-        parts = np.outer(excess, cores)
-        np.fill_diagonal(parts, 0.0)
-        others = cores.sum() - cores
-        return Contention(parts / np.maximum(others, 1.0)[:, None])
+        pairs = zip(given, line.spec.stages, strict=True)
+        return _spread(line, [factor for factor, stage in pairs for _ in stage.replicas])
+
+    @staticmethod
+    def measured(plan: Plan, graph: OpGraph, machine: Machine, table: ProfileTable) -> Contention:
+        """From a profile with times taken while the other cores were busy.
+
+        Raises
+        ------
+        PlanError, ProfileError
+            As `Line.priced`; also if the profile has no such times.
+        """
+        alone = Line.priced(plan, graph, machine, table)
+        beside = Line.priced(plan, graph, machine, contended(table))
+        runs = [
+            [service.run_s for services in line.services for service in services]
+            for line in (alone, beside)
+        ]
+        # Where noise made the busy one the quicker, nothing is slowed down.
+        return _spread(
+            alone, [max(1.0, b / a) if a > 0 else 1.0 for a, b in zip(*runs, strict=True)]
+        )
 
     @staticmethod
     def between(line: Line, factors: Mapping[tuple[str, str], float]) -> Contention:
@@ -86,3 +106,13 @@ class Contention:
         extra = np.array([[factors.get((a, b), 1.0) - 1.0 for b in names] for a in names])
         np.fill_diagonal(extra, 0.0)
         return Contention(extra)
+
+
+def _spread(line: Line, factors: Sequence[float]) -> Contention:
+    """What each worker takes beside all others, in parts of each other, by its number of cores."""
+    replicas = [replica for stage in line.spec.stages for replica in stage.replicas]
+    cores = np.array([len(replica.cpus) for replica in replicas], dtype=float)
+    parts = np.outer(np.array(factors) - 1.0, cores)
+    np.fill_diagonal(parts, 0.0)
+    others = cores.sum() - cores
+    return Contention(parts / np.maximum(others, 1.0)[:, None])

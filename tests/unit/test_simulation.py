@@ -304,6 +304,23 @@ def test_contention_is_shared_among_the_others_by_cores() -> None:
     assert shown.period_s == pytest.approx((2 + 2 - 2 / 1.5) * MS)
 
 
+def test_contention_from_a_profile(
+    plan: Plan, graph: OpGraph, machine: Machine, profile: ProfileTable
+) -> None:
+    with pytest.raises(ProfileError, match="no times taken while other cores were busy"):
+        Contention.measured(plan, graph, machine, profile)
+    # Beside busy cores, ops take core 0 half as long again, and core 1 (by noise) less.
+    factors = {"cores:0": 1.5, "cores:1": 0.9}
+    beside = {
+        key: replace(row, median_s=row.median_s * factors[key.device])
+        for key, row in profile.ops.items()
+        if key.device in factors
+    }
+    found = Contention.measured(plan, graph, machine, replace(profile, contended=beside))
+    # 2 ms of ops and 0.1 ms of copies before the hand-over become 3.1 ms.
+    assert found.extra == pytest.approx(np.array([[0.0, 3.1 / 2.1 - 1], [0.0, 0.0]]))
+
+
 # What is printed, and what is refused
 
 
