@@ -79,12 +79,18 @@ class HostClusters:
     forbidden: tuple[int, ...]
     quota: float | None
 
-    def kinds_of(self, cpus: Iterable[int]) -> tuple[Cluster, ...]:
-        """The clusters that have some of these cores, or of their other hardware threads."""
+    def unlike(self, cpus: Iterable[int]) -> str | None:
+        """What is wrong with taking these cores for equal ones, in words; None if nothing is."""
         wanted = set(cpus)
-        return tuple(
-            cluster for cluster in self.clusters if wanted & {*cluster.cpus, *cluster.siblings}
-        )
+        kinds = [
+            f"{format_cpus(own)} {cluster.core_type} of node {cluster.node}, speed "
+            f"{cluster.capacity:g}"
+            for cluster in self.clusters
+            if (own := sorted(wanted & {*cluster.cpus, *cluster.siblings}))
+        ]
+        if len(kinds) > 1:
+            return f"cores of several kinds ({'; '.join(kinds)}): give each kind a device"
+        return None
 
     def notes(self) -> tuple[str, ...]:
         """What is left out or limited, a sentence each."""

@@ -53,7 +53,10 @@ def host_info() -> HostInfo:
         for line in source.read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = line.partition(":")
             facts.setdefault(key.strip().lower(), value.strip())
-        model = facts.get("model name") or facts.get("hardware") or facts.get("cpu part") or model
+        # A board's processor has no name of its own, only types of cores: the board is named then.
+        board = (read_fact(ROOT / "proc/device-tree/model") or "").strip("\0")
+        names = facts.get("model name"), board, facts.get("hardware"), facts.get("cpu part")
+        model = next(filter(None, names), model)
         flags = facts.get("flags") or facts.get("features") or ""
     return HostInfo(
         cpu=model,

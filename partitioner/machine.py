@@ -17,7 +17,7 @@ from partitioner.clusters import HostClusters, find_clusters
 from partitioner.core_list import format_cpus, parse_cpus
 from partitioner.errors import DeviceError
 from partitioner.files import write_text
-from partitioner.host import CpuSets, allowed_cpus, cpu_sets
+from partitioner.host import CpuSets, cpu_sets
 
 __all__ = ["Device", "Link", "Machine", "MemoryPool"]
 
@@ -96,7 +96,7 @@ class Device:
 
     @staticmethod
     def parse(text: str) -> Device:
-        """Read ``"cores:0-3"``, ``"cores:4,5"``, ``"cpu"`` (all allowed cores) or ``"cuda:0"``.
+        """Read ``"cores:0-3"``, ``"cores:4,5"`` or ``"cuda:0"``.
 
         Raises
         ------
@@ -104,16 +104,14 @@ class Device:
             If the text is none of these.
         """
         name = text.strip()
-        if name == "cpu":
-            return Device(name=name, cpus=allowed_cpus())
         kind, _, rest = name.partition(":")
         if kind == "cores":
             return Device(name=name, cpus=parse_cpus(rest, name))
         if kind in _KINDS and kind != "cpu" and re.fullmatch(r"\d+", rest or "0"):
             return Device(name=name, kind=kind, index=int(rest or 0), memory=name)
         raise DeviceError(
-            f"unknown device {text!r}; write cores:0-3, cores:4,5, cpu (all allowed cores), or an "
-            f"accelerator such as cuda:0"
+            f"unknown device {text!r}; write cores:0-3, cores:4,5, cpu (this host's clusters), or "
+            "an accelerator such as cuda:0"
         )
 
 
@@ -205,7 +203,7 @@ class Machine:
         Parameters
         ----------
         devices : None, Machine, Device, str, TVM device, or a sequence of these
-            None detects this host's clusters.
+            None, ``"cpu"`` and TVM's CPU device are this host's clusters.
 
         Raises
         ------
@@ -219,7 +217,8 @@ class Machine:
         listed: Iterable[object] = (
             [devices] if isinstance(devices, str | Device) or not _is_sequence(devices) else devices
         )
-        return Machine(platform.node() or "host", tuple(_device(item) for item in listed))
+        found = tuple(device for item in listed for device in _devices(item))
+        return Machine(platform.node() or "host", found)
 
     @staticmethod
     def detect(found: HostClusters | None = None) -> Machine:
@@ -392,15 +391,19 @@ def _is_sequence(value: object) -> bool:
     return isinstance(value, list | tuple)
 
 
-def _device(item: object) -> Device:
+def _devices(item: object) -> tuple[Device, ...]:
+    """What one of a user's items stands for."""
     if isinstance(item, Device):
-        return item
-    if isinstance(item, str):
-        return Device.parse(item)
+        return (item,)
+    text = item if isinstance(item, str) else _tvm_name(item)
+    return Machine.detect().devices if text.strip() == "cpu" else (Device.parse(text),)
+
+
+def _tvm_name(item: object) -> str:
     # A TVM device prints as "cpu:0", "cuda:1"; this module does not import TVM to find out.
     if type(item).__module__.split(".")[0] in ("tvm", "tvm_ffi"):
         kind, _, index = str(item).partition(":")
-        return Device.parse("cpu" if kind == "cpu" else f"{kind}:{index or 0}")
+        return "cpu" if kind == "cpu" else f"{kind}:{index or 0}"
     raise DeviceError(
         f"{item!r} names no device; give a string such as 'cores:0-3', a Device, or a TVM device"
     )

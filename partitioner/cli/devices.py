@@ -27,15 +27,17 @@ def add_devices_arguments(parser: argparse.ArgumentParser) -> None:
 
 def devices_command(arguments: argparse.Namespace) -> tuple[str, Any]:
     """Devices as given, or this host's clusters with the facts that they were found by."""
+    facts: tuple[str, ...] = ()
     found = None if arguments.machine or arguments.devices else find_clusters()
     if found is not None:
         machine = Machine.detect(found)
+        facts = (_facts(found), *found.notes())
     elif arguments.machine:  # it may describe another host
         machine = Machine.load(arguments.machine)
     else:
         machine = Machine.of(arguments.devices)
         machine.require_present()
-    facts = () if found is None else (_facts(found), *found.notes())
+        facts = _warnings(machine)
     if arguments.save:
         machine.save(arguments.save, notes="\n".join(facts).splitlines())
     info = host_info()
@@ -61,6 +63,13 @@ def _devices(machine: Machine) -> str:
         for device in machine.devices
     ]
     return table(("device", "kind", "cores", "speed", "target", "memory", "budget"), rows)
+
+
+def _warnings(machine: Machine) -> tuple[str, ...]:
+    """Devices of this host whose cores only look equal."""
+    found = find_clusters()
+    pairs = ((device.name, found.unlike(device.cpus)) for device in machine.devices)
+    return tuple(f"{name}: {text}" for name, text in pairs if text)
 
 
 def _facts(found: HostClusters) -> str:

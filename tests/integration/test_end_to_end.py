@@ -225,17 +225,17 @@ def _cores(*lists: Iterable[int]) -> list[tuple[int, ...]]:
     "form", ["none", "cpu", "string", "strings", "machine", "device", "tvm device"]
 )
 def test_every_way_to_name_devices(form: str, grouped: Grouped, builds: BuildCache) -> None:
-    cpus = allowed_cpus()
-    first = cpus[0]
+    first = allowed_cpus()[0]
+    here = _cores(*(cluster.cpus for cluster in find_clusters().clusters))
     one = Device("mine", cpus=(first,), memory="near")
     devices, wanted = {
-        "none": (None, _cores(*(cluster.cpus for cluster in find_clusters().clusters))),
-        "cpu": ("cpu", _cores(cpus)),
+        "none": (None, here),
+        "cpu": ("cpu", here),
         "string": (f"cores:{first}", _cores([first])),
         "strings": ([f"cores:{first}"], _cores([first])),
         "machine": (Machine("desk", (one,)), _cores([first])),
         "device": (one, _cores([first])),
-        "tvm device": ([tvm.cpu()], _cores(cpus)),
+        "tvm device": ([tvm.cpu()], here),
     }[form]
     part = auto_partition(
         grouped, devices, profile="estimate", strategy="single", max_stages=1, builds=builds

@@ -73,6 +73,21 @@ def test_devices_of_this_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert [each["core_type"] for each in written["clusters"]] == ["Cortex-A53", "Cortex-A73"]
 
 
+@pytest.mark.usefixtures("board")
+def test_devices_of_unlike_cores(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--devices", "cores:0-1", "cores:2"]) == 0
+    assert "several kinds" not in capsys.readouterr().out
+    sets = CpuSets(tuple(range(8)), tuple(range(8)), tuple(range(6)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("partitioner.machine.cpu_sets", lambda: sets)
+        assert main(["devices", "--devices", "cores:3-5", "cores:0"]) == 0
+    assert (
+        "cores:3-5: cores of several kinds (3 Cortex-A53 of node 0, speed 0.451; 4-5 Cortex-A73 of "
+        "node 0, speed 1): give each kind a device"
+    ) in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("board")
 def test_devices_given_saved_and_read_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -152,13 +152,15 @@ def test_nothing_is_known(tmp_path: Path) -> None:
     assert cluster == Cluster(allowed, (), "", 1.0, None, (), 0, ())
 
 
-def test_which_clusters_some_cores_are_of(tmp_path: Path) -> None:
+def test_cores_that_are_not_equal(tmp_path: Path) -> None:
     put_hybrid(tmp_path)
     found = find_clusters(tmp_path, range(8))
-    big, little = found.clusters
-    assert found.kinds_of([0, 2]) == found.kinds_of([3]) == (big,)
-    assert found.kinds_of([2, 4, 5]) == (big, little)
-    assert found.kinds_of([9]) == ()
+    for alike in ([0, 2], [3], [4, 5, 7], [9]):
+        assert found.unlike(alike) is None
+    assert found.unlike([3, 4, 5]) == (
+        "cores of several kinds (3 performance core of node 0, speed 1; 4-5 efficient core of "
+        "node 0, speed 0.741): give each kind a device"
+    )
 
 
 @given(st.data())

@@ -82,10 +82,9 @@ def test_parse_device(text: str, device: Device) -> None:
     assert Device.parse(text) == device
 
 
-def test_cpu_is_all_allowed_cores(allow) -> None:
+def test_allowed_cores(allow) -> None:
     allow(5, 2, 3)
     assert allowed_cpus() == (2, 3, 5)
-    assert Device.parse("cpu") == Device("cpu", cpus=(2, 3, 5))
 
 
 @pytest.mark.parametrize(
@@ -181,15 +180,17 @@ class TvmDevice:
 TvmDevice.__module__ = "tvm_ffi.core"
 
 
-def test_of_takes_what_users_have(allow) -> None:
-    allow(0, 1)
+def test_of_takes_what_users_have() -> None:
     one = Device("mine", cpus=(0,))
     assert Machine.of("cores:0").devices == (Device("cores:0", cpus=(0,)),)
     assert Machine.of(one).devices == (one,)
     assert Machine.of((one, "cores:1")).devices == (one, Device("cores:1", cpus=(1,)))
     machine = Machine("m", (one,))
     assert Machine.of(machine) is machine
-    assert Machine.of(TvmDevice("cpu:0")).devices == (Device("cpu", cpus=(0, 1)),)
+    for here in (None, "cpu", [" cpu "], TvmDevice("cpu:0"), [TvmDevice("cpu:0")]):
+        assert Machine.of(here) == Machine.detect()
+    mixed = Machine.of(["cuda:0", "cpu"]).devices
+    assert mixed == (Device("cuda:0", "cuda", memory="cuda:0"), *Machine.detect().devices)
     assert Machine.of([TvmDevice("cuda:1")]).devices[0].index == 1
 
 
