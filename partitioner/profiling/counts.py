@@ -86,8 +86,9 @@ def optimistic(table: ProfileTable) -> ProfileTable:
     """The table with every interpolated time as short as it can be.
 
     That is: the next smaller measured number of threads, sped up by as much as there are more
-    threads. If the best plan by this table rests on no interpolated row, no measurement of one
-    could lead to a better plan; otherwise the rows it rests on are worth measuring.
+    threads, and the least dispatch measured on the device. If the best plan by this table rests on
+    no interpolated row, no measurement of one could lead to a better plan; otherwise the rows it
+    rests on are worth measuring.
     """
 
     def least(rows: Mapping[OpKey, Measurement]) -> dict[OpKey, Measurement]:
@@ -105,7 +106,21 @@ def optimistic(table: ProfileTable) -> ProfileTable:
                 found[key] = replace(row, median_s=shortest_s)
         return found
 
-    return replace(table, ops=least(table.ops), contended=least(table.contended))
+    between = {(key.device, key.threads) for key, row in table.ops.items() if row.interpolated}
+
+    def least_host(times: Mapping[tuple[str, int], float]) -> dict[tuple[str, int], float]:
+        shortest_s: dict[str, float] = {}
+        for (device, _), time_s in times.items():
+            shortest_s[device] = min(time_s, shortest_s.get(device, time_s))
+        return {key: shortest_s[key[0]] if key in between else s for key, s in times.items()}
+
+    return replace(
+        table,
+        ops=least(table.ops),
+        host_s=least_host(table.host_s),
+        contended=least(table.contended),
+        contended_host_s=least_host(table.contended_host_s),
+    )
 
 
 def rests_on(

@@ -103,8 +103,14 @@ def test_contended_rows_are_interpolated_too(graph: OpGraph, table: ProfileTable
 
 
 def test_the_shortest_that_a_row_can_be(graph: OpGraph, table: ProfileTable) -> None:
-    whole = with_interpolated(table, graph, PLACEMENTS)
+    slow = replace(table, host_s={**table.host_s, ("big", 4): 3e-6, ("big", 8): 5e-6})
+    whole = with_interpolated(slow, graph, PLACEMENTS)
     least = optimistic(whole)
+    assert whole.host_s["big", 6] > 3e-6
+    assert [least.host_s["big", k] for k in (3, 4, 5, 6, 7, 8)] == [
+        *(1e-6, 3e-6),
+        *(1e-6, 1e-6, 1e-6, 5e-6),
+    ]
     for key, row in whole.ops.items():
         if not row.interpolated:
             assert least.ops[key] == row
