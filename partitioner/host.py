@@ -44,20 +44,23 @@ class HostInfo:
 
 
 @cache
-def host_info() -> HostInfo:
-    """Facts of the host that this process runs on."""
-    model, flags = platform.processor() or platform.machine(), ""
-    source = Path("/proc/cpuinfo")
-    if source.exists():
-        facts: dict[str, str] = {}
-        for line in source.read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            facts.setdefault(key.strip().lower(), value.strip())
-        # A board's processor has no name of its own, only types of cores: the board is named then.
-        board = (read_fact(ROOT / "proc/device-tree/model") or "").strip("\0")
-        names = facts.get("model name"), board, facts.get("hardware"), facts.get("cpu part")
-        model = next(filter(None, names), model)
-        flags = facts.get("flags") or facts.get("features") or ""
+def host_info(root: Path = ROOT) -> HostInfo:
+    """Facts of the host that this process runs on.
+
+    Parameters
+    ----------
+    root : path
+        Where ``proc`` is.
+    """
+    facts: dict[str, str] = {}
+    for line in (read_fact(root / "proc/cpuinfo") or "").splitlines():
+        key, _, value = line.partition(":")
+        facts.setdefault(key.strip().lower(), value.strip())
+    # A board's processor has no name of its own, only types of cores: the board is named then.
+    board = (read_fact(root / "proc/device-tree/model") or "").strip("\0")
+    names = facts.get("model name"), board, facts.get("hardware"), facts.get("cpu part")
+    model = next(filter(None, names), platform.processor() or platform.machine())
+    flags = facts.get("flags") or facts.get("features") or ""
     return HostInfo(
         cpu=model,
         arch=platform.machine(),
@@ -69,9 +72,7 @@ def host_info() -> HostInfo:
 
 def allowed_cpus() -> tuple[int, ...]:
     """Cores this process may use, ascending."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
+    return tuple(sorted(os.sched_getaffinity(0)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from fake_cpus import put_hikey970
+from fake_cpus import put, put_hikey970
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -399,6 +399,16 @@ def test_host_info_is_of_this_host() -> None:
     assert here.cores == os.cpu_count()
     assert here.arch == os.uname().machine
     assert here.differs_from(here) == ()
+
+
+def test_a_board_goes_by_its_name(tmp_path: Path) -> None:
+    put(tmp_path, "proc/cpuinfo", "processor : 0\nFeatures : fp asimd\nCPU part : 0xd03")
+    unnamed = host_info(tmp_path)
+    assert unnamed.cpu == "0xd03"
+    put(tmp_path, "proc/device-tree/model", "HiKey970\0")
+    host_info.cache_clear()
+    assert host_info(tmp_path).cpu == "HiKey970"
+    assert host_info(tmp_path).features == unnamed.features != host_info().features
 
 
 def test_hosts_differ_in_what_times_depend_on() -> None:
