@@ -153,7 +153,7 @@ class Refinement:
         kept = "the first plan" if self.chosen == 0 else f"plan {self.chosen}"
         return "\n".join(
             [
-                f"refined in {count} round{'s' if count != 1 else ''} of {self.repeats} repeats: "
+                f"refined in {_counted(count, 'round')} of {_counted(self.repeats, 'repeat')}: "
                 f"{kept} is kept; {self.stopped}",
                 *notes,
                 table((*_HEADERS[:3], f"predicted {self.objective}", *_HEADERS[3:]), rows),
@@ -176,3 +176,7 @@ _HEADERS = (
     "lowest",
     "highest",
 )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

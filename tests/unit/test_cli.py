@@ -232,6 +232,8 @@ def test_interrupted(
         (["plan", "m.onnx", "--strategy", "luck"], "invalid choice: 'luck'"),
         (["plan", "m.onnx", "--max-stages", "0"], "argument --max-stages: 0 is below 1"),
         (["plan", "m.onnx", "--max-stages", "few"], "--max-stages: 'few' is not a whole number"),
+        (["plan", "m.onnx", "--replicas", "0"], "argument --replicas: 0 is below 1"),
+        (["plan", "m.onnx", "--refine", "-1"], "argument --refine: -1 is below 0"),
         (["solve", "g.json", "--time-limit", "long"], "--time-limit: 'long' is not a number"),
         (["solve", "g.json", "--time-limit", "-1"], "--time-limit: -1 is not a number, zero or"),
         (["plan", "m.onnx", "--time-limit", "-1"], "argument --time-limit: -1 s is no duration"),

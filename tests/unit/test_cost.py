@@ -13,7 +13,7 @@ from partitioner.evaluation import evaluate
 from partitioner.graph import Constant, OpGraph
 from partitioner.machine import Device, Link, Machine, MemoryPool
 from partitioner.problem import LatencyModel, Objective, Problem
-from partitioner.profiling.table import Handover, OpKey, Origin, ProfileTable
+from partitioner.profiling.table import Handover, Measurement, OpKey, Origin, ProfileTable
 
 ProfileMaker = Callable[..., ProfileTable]
 
@@ -79,6 +79,23 @@ def test_latency_runs_serially(graph: OpGraph, machine: Machine, profile: Profil
     assert problem.latency_model is LatencyModel.SERIAL
     # Two stages of 2.3 ms.
     assert evaluate(problem, (0, 0, 1, 1), ((0,), (1,))).latency_s == pytest.approx(4.6e-3)
+
+
+def test_times_beside_busy_cores(graph: OpGraph, machine: Machine, profile: ProfileTable) -> None:
+    key = OpKey("k0", "cores:0", 1)
+    slow = replace(
+        profile,
+        contended={key: Measurement(1.7e-3, 0.0, 9)},
+        contended_host_s={("cores:0", 1): 1e-4},
+    )
+    quiet = build_problem(graph, slow, machine)
+    busy = build_problem(graph, slow, machine, contended=True)
+    assert quiet.time_s[0, 0] == pytest.approx(1.0e-3)
+    assert busy.time_s[0, 0] == pytest.approx(1.8e-3)
+    # What has no such time keeps the one it has.
+    assert np.array_equal(busy.time_s[:, 1:], quiet.time_s[:, 1:])
+    with pytest.raises(ProfileError, match="no times taken while other cores were busy"):
+        build_problem(graph, profile, machine, contended=True)
 
 
 def test_missing_times(
