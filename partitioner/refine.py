@@ -324,6 +324,8 @@ def _result(
     if best is not first:
         others = (*others, ("before refining", _rescored(known, first.solution)))
     solution = _rescored(known, best.solution)
+    method = f"{solution.stats.method}, refined"
+    solution = replace(solution, stats=replace(solution.stats, method=method))
     choice = Choice(solution, now.bound_s, others)
     problem, observations = contest.problem, contest.observations()
     refinement = Refinement(

@@ -90,7 +90,8 @@ def _plan(arguments: argparse.Namespace) -> Result:
     partition = _partition(arguments)
     if arguments.output:
         partition.plan.save(arguments.output)
-    return str(partition.plan), partition.plan.to_data()
+    shown = [partition.plan, *filter(None, [partition.refinement])]
+    return "\n\n".join(map(str, shown)), partition.plan.to_data()
 
 
 def _run(arguments: argparse.Namespace) -> Result:

@@ -158,7 +158,7 @@ class Refinement:
                 *notes,
                 table((*_HEADERS[:3], f"predicted {self.objective}", *_HEADERS[3:]), rows),
                 table(
-                    ("stages on", "seen", "ops took", "copies took"),
+                    ("stages on", "workers", "ops took", "copies took"),
                     [(f.option, str(f.workers), f"{f.run:.2f} x", f"{f.send:.2f} x") for f in seen],
                 ),
             ]

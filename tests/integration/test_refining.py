@@ -84,7 +84,9 @@ def test_the_command(
     ProfileTable.load(profile_file).save(profile)
     argv = ["plan", str(network_file), "--devices", *pair, "--profile", str(profile)]
     assert main([*argv, "--refine", "1", "--replicas", "1", "-o", str(path)]) == 0
-    assert "predicted" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert ", refined: period at least" in printed
+    assert "refined in 1 round of 3 repeats: " in printed
     assert json.loads(path.read_text(encoding="utf-8"))["model"] == "small"
 
 
