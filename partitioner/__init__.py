@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from partitioner.rewrite.split import split
     from partitioner.runtime.pipeline import Pipeline
     from partitioner.runtime.trace import Trace
+    from partitioner.simulation import simulate
     from partitioner.solvers import solve
 
 _HOME = {
@@ -44,6 +45,7 @@ _HOME = {
     "profile_model": "partitioner.api",
     "ProfileTable": "partitioner.profiling.table",
     "Solution": "partitioner.problem",
+    "simulate": "partitioner.simulation",
     "solve": "partitioner.solvers",
     "split": "partitioner.rewrite.split",
     "Trace": "partitioner.runtime.trace",
@@ -68,6 +70,7 @@ __all__ = [
     "import_model",
     "make_plan",
     "profile_model",
+    "simulate",
     "solve",
     "split",
 ]

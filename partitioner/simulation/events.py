@@ -96,7 +96,7 @@ class _Run:
     """What every worker and the caller are doing at one moment, and what comes next."""
 
     def __init__(self, wiring: Wiring, orders: Orders, contention: Contention) -> None:
-        self._routing = routing = Routing(wiring)
+        self._routing = routing = Routing(wiring, len(orders.run_s))
         self._channels = _Channels(routing)
         self._orders, self._extra = orders, contention.extra
         self._now, self._items = 0.0, len(orders.run_s)

@@ -76,10 +76,13 @@ class Routing:
     ----------
     wiring : Wiring
         As the runtime lays the pipeline out.
+    items : int
+        How many items there are: no cycle needs to be longer.
     """
 
-    def __init__(self, wiring: Wiring) -> None:
+    def __init__(self, wiring: Wiring, items: int) -> None:
         self._wiring = wiring
+        self._items = items
         self._number = {channel.offset: k for k, channel in enumerate(wiring.channels)}
         self.slots = [channel.slots for channel in wiring.channels]
 
@@ -106,7 +109,8 @@ class Routing:
             if worker.stage == stage
         }
         _, first = mine[0]
-        length = _length(first.pattern, *(p.pattern for p in (*first.receives, *first.sends)))
+        ports = (*first.receives, *first.sends)
+        length = self._length(first.pattern, *(port.pattern for port in ports))
         cycle = []
         for item in range(length):
             number, worker = mine[first.pattern[item % len(first.pattern)]]
@@ -114,7 +118,7 @@ class Routing:
         return cycle
 
     def _ends(self, ports: Sequence[Port]) -> list[list[int]]:
-        length = _length(*(port.pattern for port in ports))
+        length = self._length(*(port.pattern for port in ports))
         return [self._at(ports, item) for item in range(length)]
 
     def _at(self, ports: Sequence[Port], item: int) -> list[int]:
@@ -125,6 +129,5 @@ class Routing:
             found.append(self._number[channel.offset])
         return found
 
-
-def _length(*patterns: Sequence[int]) -> int:
-    return math.lcm(*map(len, patterns))
+    def _length(self, *patterns: Sequence[int]) -> int:
+        return min(self._items, math.lcm(*map(len, patterns)))

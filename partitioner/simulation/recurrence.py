@@ -47,7 +47,7 @@ class _Workers:
     """All stages' workers, and when each slot of each channel was filled and emptied."""
 
     def __init__(self, wiring: Wiring, orders: Orders) -> None:
-        self.routing = Routing(wiring)
+        self.routing = Routing(wiring, len(orders.run_s))
         self.slots = self.routing.slots
         self.filled: list[list[float]] = [[] for _ in self.slots]
         self.emptied: list[list[float]] = [[] for _ in self.slots]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -154,9 +155,10 @@ class Simulated:
             "items wait",
         )
         top = self.bottleneck
+        rate = 1 / self.period_s if self.period_s > 0 else math.inf
         lines = [
             table(headers, rows),
-            f"period {format_seconds(self.period_s)} ({1 / self.period_s:.1f} items/s), most "
+            f"period {format_seconds(self.period_s)} ({rate:.1f} items/s), most "
             f"utilised stage {top.stage} on {top.device}",
             f"latency {self.latency}; of the first item {format_seconds(self.first_s)}",
             f"{self.items} items in {format_seconds(self.makespan_s)}: first result after "

@@ -334,6 +334,21 @@ def test_the_table_says_what_was_seen() -> None:
     assert "first result after 9 ms" in text
 
 
+def test_stages_that_take_no_time() -> None:
+    nothing = Line(Line.of(plan_of(1.0)).spec, (("c0",),), ((Service(0.0),),))
+    for contention in (None, 1.2):
+        shown = simulate(nothing, items=50, contention=contention)
+        assert shown.period_s == shown.makespan_s == 0.0
+        assert "(inf items/s)" in str(shown)
+
+
+def test_dispatch_patterns_of_any_lengths() -> None:
+    # Cycles of 128 and 125 items or so in a row: their common one is longer than the run.
+    plan = plan_of((1.0, 1.37), (1.0, 1.53), (1.0, 1.71))
+    shown = simulate(plan, items=400)
+    assert shown.period_s == pytest.approx(1 / (1 + 1 / 1.71) * MS, rel=0.02)
+
+
 def test_data_holds_the_figures() -> None:
     data = simulate(plan_of(1.0, 2.0), items=50).to_data()
     assert data["period_s"] == pytest.approx(2 * MS)
