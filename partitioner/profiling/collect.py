@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -111,20 +110,20 @@ def collect(
         table = replace(table, handover=measure_handover(cpus[0], cpus[-1]))
     built = _built(module, graph, todo, builds or BuildCache(), progress)
     inputs = [graph.tensors[tensor] for tensor in sorted(graph.inputs)]
-    watches = {one: Steadiness(one.cpus) for one in machine.devices if one.kind == "cpu"}
+    watch = Steadiness()
     for turn in range(_VISITS):
         # Device by device, not one after the other: a machine's speed drifts, and what drifts
         # between two devices looks like a difference of theirs.
         for number, task in enumerate(todo):
             done = (turn + number / len(todo)) / _VISITS
             progress(f"measuring on {task}, visit {turn + 1} of {_VISITS}", done)
-            with _watched(task.device, watches):
+            with watch.visit(task.device.cpus):
                 task.visits.append(_visit(task, built, inputs, seconds / _VISITS, turn))
             found = pooled(task.visits)
             table = with_visit(table, graph, task.device, found, contended=bool(task.rivals))
             if path is not None:
                 table.save(path)
-    notes = (*_quotas(todo), *(note for watch in watches.values() for note in watch.notes()))
+    notes = (*_quotas(todo), *watch.notes())
     table = table.merged(replace(ProfileTable(table.origin), notes=notes))
     table = with_interpolated(table, graph, placements)
     if path is not None:
@@ -200,19 +199,6 @@ def _visit(
         return measure_in_place(
             built[task.device.name], inputs, task.device, seconds=seconds, seed=turn
         )
-
-
-@contextmanager
-def _watched(device: Device, watches: Mapping[Device, Steadiness]) -> Iterator[None]:
-    """The speed of a placement's clusters is looked at before, during and after the block."""
-    mine = [watch for one, watch in watches.items() if {*one.cpus} & {*device.cpus}]
-    with ExitStack() as stack:
-        for watch in mine:
-            watch.sample()
-            stack.enter_context(watch.during())
-        yield
-    for watch in mine:
-        watch.sample()
 
 
 def _quotas(done: Sequence[_Task]) -> Iterator[str]:

@@ -32,12 +32,10 @@ _BLOCK = bytes(1 << 16)
 
 
 class Steadiness:
-    """Watches the speed of some cores over the visits of a profile.
+    """Watches the speed of cores over the visits of a profile.
 
     Parameters
     ----------
-    cpus : sequence of int
-        The measured cores.
     root : path
         Where ``sys`` is.
     rate : callable
@@ -45,48 +43,51 @@ class Steadiness:
 
     Examples
     --------
-    >>> watch = Steadiness(device.cpus)  # doctest: +SKIP
-    >>> watch.sample()
-    >>> with watch.during():
+    >>> watch = Steadiness()  # doctest: +SKIP
+    >>> with watch.visit(device.cpus):
     ...     measure()
-    >>> watch.sample()
     >>> watch.notes()
     ("core 4 ran between 1.20 and 2.30 GHz (governor schedutil) ...",)
     """
 
-    def __init__(
-        self,
-        cpus: Sequence[int],
-        *,
-        root: Path = ROOT,
-        rate: Callable[[int], float] | None = None,
-    ) -> None:
-        self._cpus = tuple(cpus)
+    def __init__(self, *, root: Path = ROOT, rate: Callable[[int], float] | None = None) -> None:
         self._root = root
         self._rate = rate or spin_rate
         self._clocks: dict[int, list[int]] = defaultdict(list)
         self._rates: dict[int, list[float]] = defaultdict(list)
         self._governors: dict[int, set[str]] = defaultdict(set)
 
-    def sample(self) -> None:
-        """Run a short loop on each core, then read its clock: an idle core's says nothing."""
-        for cpu in self._cpus:
-            self._rates[cpu].append(self._rate(cpu))
-            self._look(cpu)
+    @contextmanager
+    def visit(self, cpus: Sequence[int]) -> Iterator[None]:
+        """Sample the cores that a block measures before and after it, and look during it."""
+        self.sample(cpus)
+        with self.during(cpus):
+            yield
+        self.sample(cpus)
 
-    def look(self) -> None:
+    def sample(self, cpus: Sequence[int]) -> None:
+        """Run a short loop on each core, then read its clock: an idle core's says nothing."""
+        for cpu in cpus:
+            self._rates[cpu].append(self._rate(cpu))
+            self.look([cpu])
+
+    def look(self, cpus: Sequence[int]) -> None:
         """Read the clocks alone, while something else keeps the cores busy."""
-        for cpu in self._cpus:
-            self._look(cpu)
+        for cpu in cpus:
+            if (clock_hz := self._clock(cpu)) is not None:
+                self._clocks[cpu].append(clock_hz)
+            governor = read_fact(cpu_folder(cpu, self._root) / "cpufreq/scaling_governor")
+            if governor is not None:
+                self._governors[cpu].add(governor)
 
     @contextmanager
-    def during(self, every_s: float = _LOOK_EVERY_S) -> Iterator[None]:
+    def during(self, cpus: Sequence[int], every_s: float = _LOOK_EVERY_S) -> Iterator[None]:
         """Look from time to time while the block runs, from a core that is not measured.
 
         Does nothing where the system shows no clock, or there is no other core.
         """
-        spare = allowed_cpus() - set(self._cpus)
-        if not spare or all(self._clock(cpu) is None for cpu in self._cpus):
+        spare = allowed_cpus() - set(cpus)
+        if not spare or all(self._clock(cpu) is None for cpu in cpus):
             yield
             return
         over = threading.Event()
@@ -94,7 +95,7 @@ class Steadiness:
         def watch() -> None:
             os.sched_setaffinity(0, spare)  # of this thread alone
             while not over.wait(every_s):
-                self.look()
+                self.look(cpus)
 
         thread = threading.Thread(target=watch, name="steadiness", daemon=True)
         thread.start()
@@ -107,7 +108,7 @@ class Steadiness:
     def notes(self) -> tuple[str, ...]:
         """Which cores' speed moved, by how much, and what to do; empty if all kept theirs."""
         cpus_of: dict[str, list[int]] = defaultdict(list)
-        for cpu in self._cpus:
+        for cpu in sorted({*self._rates, *self._clocks}):
             if text := self._moved(cpu):
                 cpus_of[text].append(cpu)
         return tuple(
@@ -115,29 +116,22 @@ class Steadiness:
             for text, cpus in cpus_of.items()
         )
 
-    def _look(self, cpu: int) -> None:
-        if (clock_hz := self._clock(cpu)) is not None:
-            self._clocks[cpu].append(clock_hz)
-        governor = read_fact(cpu_folder(cpu, self._root) / "cpufreq/scaling_governor")
-        if governor is not None:
-            self._governors[cpu].add(governor)
-
     def _clock(self, cpu: int) -> int | None:
         text = read_fact(cpu_folder(cpu, self._root) / "cpufreq/scaling_cur_freq")
         return int(text) * 1000 if text is not None and text.isdigit() else None
 
     def _moved(self, cpu: int) -> str | None:
         """How one core's speed moved, in words; None if it did not."""
-        if self._clocks[cpu]:
-            low, high = _most(self._clocks[cpu])
+        if clocks := self._clocks.get(cpu):
+            low, high = _most(clocks)
             if high <= low * (1 + _CLOCK_MOVES):
                 return None
-            governors = ", ".join(sorted(self._governors[cpu])) or "unknown"
+            governors = ", ".join(sorted(self._governors.get(cpu, ()))) or "unknown"
             return (
                 f"ran between {low / 1e9:.2f} and {high / 1e9:.2f} GHz (governor {governors}) "
                 f"while profiled: fix the governor, or expect {_spread(low, high)}"
             )
-        low, high = _most(self._rates[cpu] or [1.0])
+        low, high = _most(self._rates[cpu])
         if high <= low * (1 + _LOOP_MOVES):
             return None
         return (

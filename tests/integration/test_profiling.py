@@ -41,19 +41,15 @@ class Steady:
 
     said: tuple[str, ...] = ()
 
-    def __init__(self, cpus: Sequence[int]) -> None:
-        self.cpus = cpus
-        self.samples = 0
+    def __init__(self) -> None:
+        self.visited: set[int] = set()
 
-    def sample(self) -> None:
-        self.samples += 1
-
-    def during(self) -> nullcontext[None]:
-        assert self.samples % 2 == 1, "a visit is between two samples"
+    def visit(self, cpus: Sequence[int]) -> nullcontext[None]:
+        self.visited |= set(cpus)
         return nullcontext()
 
     def notes(self) -> tuple[str, ...]:
-        return tuple(f"core {self.cpus[0]} {what}" for what in self.said) if self.samples else ()
+        return tuple(f"core {cpu} {what}" for cpu in sorted(self.visited) for what in self.said)
 
 
 class Clock:
