@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
@@ -40,7 +41,10 @@ def replicas(problem: Problem, options: Sequence[int]) -> Solution | None:
     whole = [problem.time_s[:, option].sum() for option in options]
     if min(whole, default=0.0) * _MOST_UNEQUAL < max(whole, default=0.0):
         return None
-    name = "replicas " + " + ".join(problem.option_names[option] for option in options)
+    counts = Counter(problem.option_names[option] for option in options)
+    name = "replicas " + " + ".join(
+        name if count == 1 else f"{count} x {name}" for name, count in counts.items()
+    )
     return scored(problem, (0,) * problem.n_ops, (tuple(options),), name)
 
 
