@@ -9,8 +9,9 @@ are started afresh several times.
 Varied are what runs between two runs of a stage (the model's other half, nothing, a sweep over
 memory that empties the core's own caches, or all caches), tracing, and what the other core does
 (nothing, the other stage, a sweep over memory, a loop of steps). A small product in the nearest
-cache is the reference for the core's own speed. In between the pipeline itself runs, and each stage
-is timed alone in a process of its own.
+cache is the reference for the core's own speed. After each probe the pipeline itself runs, each
+stage is timed alone in a process of its own, and so is the whole model by its ops: the figures that
+a plan is made from and compared with.
 
     python benchmarks/op_sums.py [--networks NAME ...] [--processes 5] [--turns 5]
                                  [--clock wall] [--json FILE]
@@ -41,7 +42,7 @@ from partitioner.files import write_json
 from partitioner.host import allowed_cpus
 from partitioner.plan_check import assignment_of, stage_tensors
 from partitioner.plan_table import format_seconds, table
-from partitioner.profiling.measure import measure_whole
+from partitioner.profiling.measure import measure_in_place, measure_whole
 from partitioner.runtime.environment import stage_environment
 from partitioner.runtime.pipeline import Pipeline
 
@@ -75,12 +76,16 @@ class Visit:
         What each stage's runs took in the pipeline.
     own : dict of str to float
         What each stage took alone in a process of its own.
+    profiled : dict of str to float
+        Each stage's sum of ops and dispatch from the whole model in a process of its own, which is
+        how a profile is made.
     """
 
     blocks: dict[tuple[str, str, str], list[float]] = field(default_factory=dict)
     ops: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     pipeline: dict[str, float] = field(default_factory=dict)
     own: dict[str, float] = field(default_factory=dict)
+    profiled: dict[str, float] = field(default_factory=dict)
 
 
 def main() -> int:
@@ -143,6 +148,7 @@ def _visit(part: Partition, turns: int, seconds: float, clock: str) -> Visit:
                         _sum_ops(visit, part, what, answer["op_s"])
     visit.pipeline = _pipeline(part)
     visit.own = _own(part)
+    visit.profiled = _profiled(part)
     return visit
 
 
@@ -202,6 +208,18 @@ def _own(part: Partition) -> dict[str, float]:
         ).median_s
         for stage, (built,), (enters, _) in zip(STAGES, part.build(), borders, strict=True)
     }
+
+
+def _profiled(part: Partition) -> dict[str, float]:
+    """Seconds of each stage by its ops in the whole model, in a fresh process, and dispatch."""
+    graph, device = part.graph, part.machine.devices[0]
+    whole = part.builds.build(split(part.module, graph, [0] * len(graph.ops))[0], device)
+    inputs = [graph.tensors[tensor] for tensor in sorted(graph.inputs)]
+    found = measure_in_place(whole, inputs, device, seconds=1.0)
+    sums = dict.fromkeys(STAGES, 0.0)
+    for (_, row), index in zip(found.ops, assignment_of(part.plan, graph), strict=True):
+        sums[STAGES[index]] += row.median_s + found.dispatch_s
+    return sums
 
 
 # Processes
@@ -309,6 +327,29 @@ def _ratio(above: Series, below: Series) -> float:
     return statistics.median(a / b for a, b in zip(above, below, strict=True))
 
 
+def _as_planned(found: Mapping[str, Sequence[Visit]]) -> str:
+    """From the profile to the pipeline, each in fresh processes as users run them."""
+    rows = []
+    for name, visits in found.items():
+        for stage in STAGES:
+            profiled = [visit.profiled[stage] for visit in visits]
+            own = [visit.own[stage] for visit in visits]
+            pipeline = [visit.pipeline[stage] for visit in visits]
+            rows.append(
+                (
+                    f"{name}, {stage}",
+                    *(format_seconds(statistics.median(one)) for one in (profiled, own, pipeline)),
+                    *(
+                        _cell([a / b for a, b in zip(above, below, strict=True)])
+                        for above, below in ((own, profiled), (pipeline, own), (pipeline, profiled))
+                    ),
+                )
+            )
+    headers = ("fresh processes", "ops + dispatch", "stage alone", "in the pipeline",
+               "alone / ops", "pipeline / alone", "pipeline / ops")  # fmt: skip
+    return table(headers, rows)
+
+
 def _explained(found: Mapping[str, Sequence[Visit]]) -> str:
     rows = []
     for name, visits in found.items():
@@ -318,7 +359,7 @@ def _explained(found: Mapping[str, Sequence[Visit]]) -> str:
             )
             steps = _chain(visits, stage)
             rows.append((f"{name}, {stage}", format_seconds(in_model), *map(_cell, steps.values())))
-    headers = ("", "op sum", "ops alone", "untraced", "beside the other", "rest",
+    headers = ("one process", "op sum", "ops alone", "untraced", "beside the other", "rest",
                "pipeline / op sum")  # fmt: skip
     return table(headers, rows)
 
@@ -353,8 +394,8 @@ def _apart(found: Mapping[str, Sequence[Visit]]) -> str:
                     _cell([one / middle for one in scaled]),
                 )
             )
-    headers = ("", "own caches cold", "all cold", "beside a sweep", "beside a loop",
-               "own process", "between processes")  # fmt: skip
+    headers = ("against the stage alone", "own caches cold", "all cold", "beside a sweep",
+               "beside a loop", "own process", "between processes")  # fmt: skip
     return table(headers, rows)
 
 
@@ -391,7 +432,7 @@ def _model(found: Mapping[str, Sequence[Visit]]) -> str:
                 ),
             )
         )
-    headers = ("", "whole", "whole / op sum", "traced / whole", "both stages / whole",
+    headers = ("whole model", "whole", "whole / op sum", "traced / whole", "both stages / whole",
                "reference over time", "reference beside a loop")  # fmt: skip
     return table(headers, rows)
 
@@ -403,7 +444,7 @@ def _cell(ratios: Sequence[float]) -> str:
 
 
 def _tables(found: Mapping[str, Sequence[Visit]]) -> str:
-    return "\n\n".join([_explained(found), _apart(found), _model(found)])
+    return "\n\n".join([_as_planned(found), _explained(found), _apart(found), _model(found)])
 
 
 def _data(visit: Visit) -> dict[str, Any]:
@@ -412,6 +453,7 @@ def _data(visit: Visit) -> dict[str, Any]:
         "ops": [[*pair, sums] for pair, sums in visit.ops.items()],
         "pipeline": visit.pipeline,
         "own": visit.own,
+        "profiled": visit.profiled,
     }
 
 
