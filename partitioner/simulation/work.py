@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from partitioner.errors import InputError
 from partitioner.runtime.trace import Records
@@ -13,6 +14,11 @@ from partitioner.simulation.line import Line
 from partitioner.simulation.moments import Floats
 
 __all__ = ["draw_work"]
+
+Ints = npt.NDArray[np.int64]
+
+# Items in a row that keep their measured order.
+_STRETCH = 64
 
 
 def draw_work(
@@ -33,8 +39,11 @@ def draw_work(
         are above zero, and long ones are further from the mean than short ones, as on a machine
         that now and then does something else.
     records : sequence of Records
-        Measured runs. A worker that has any takes run and send times from them, at random with
-        repetition, instead of its service.
+        Measured runs. A worker that has any takes run and send times from them instead of its
+        service: stretches of consecutive items at random, the same stretch for all workers, so that
+        a machine's good and bad spells stay what they are (the moving block bootstrap; Künsch,
+        "The jackknife and the bootstrap for general stationary observations", Annals of Statistics
+        1989).
 
     Returns
     -------
@@ -51,6 +60,7 @@ def draw_work(
     rng = np.random.default_rng(seed)
     shape = (items, len(line.services))
     run_s, send_s = np.empty(shape), np.empty(shape)
+    stretches = rng.random(-(-items // _STRETCH))
     for stage, services in enumerate(line.services):
         pattern = line.spec.stages[stage].pattern
         replica_of = np.resize(np.array(pattern), items)
@@ -58,13 +68,31 @@ def draw_work(
             mine = np.flatnonzero(replica_of == replica)
             spans = measured.get((stage, replica))
             if spans is not None:
-                drawn = spans[rng.integers(len(spans), size=len(mine))]
+                drawn = spans[_consecutive(mine, stretches, len(spans))]
                 run_s[mine, stage], send_s[mine, stage] = drawn[:, 0], drawn[:, 1]
             else:
                 factor = _lognormal(rng, jitter, len(mine))
                 run_s[mine, stage] = service.run_s * factor
                 send_s[mine, stage] = service.send_s * factor
     return run_s, send_s
+
+
+def _consecutive(mine: Ints, stretches: Floats, count: int) -> Ints:
+    """Which of a worker's `count` records its items take: a run of them in each stretch.
+
+    Parameters
+    ----------
+    mine : array
+        Numbers of its items, ascending.
+    stretches : array
+        Where each stretch of all items begins, as a part of the records.
+    count : int
+        How many records there are; after the last comes the first.
+    """
+    stretch = mine // _STRETCH
+    first = np.searchsorted(mine, stretch * _STRETCH)
+    begin = (stretches[stretch] * count).astype(np.int64)
+    return (begin + np.arange(len(mine)) - first) % count
 
 
 def _lognormal(rng: np.random.Generator, jitter: float, count: int) -> Floats:

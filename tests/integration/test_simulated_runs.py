@@ -33,9 +33,9 @@ def test_a_runs_own_times_give_its_period(pair: list[str], builds: BuildCache) -
 
     shown = simulate(Line.of(part.plan, part.graph), items=3000, records=kept)
 
-    # Whatever the machine's speed: both are of the same run. Times are drawn each by itself, where
-    # the run's came in good and bad spells, and the caller's own work is not in the records.
-    assert shown.period_s == pytest.approx(measured_s, rel=0.25)
+    # Whatever the machine's speed: both are of the same run. Good and bad spells come in another
+    # order, and the caller's own work is not in the records.
+    assert shown.period_s == pytest.approx(measured_s, rel=0.2)
     assert [worker.busy_s for worker in shown.workers] == pytest.approx(busy_s, rel=0.1)
     # And the plan's own, guessed times would not have: the records do count.
     guessed = simulate(part.plan, items=500).period_s

@@ -264,6 +264,22 @@ def test_measured_records_are_drawn_from() -> None:
     assert shown.workers[1].busy_s == pytest.approx(0.1 * MS)
 
 
+def test_good_and_bad_spells_of_a_run_stay_together() -> None:
+    def spells(stage: int, first: float, second: float) -> Records:
+        run_ms = np.repeat([first, second] * 8, 200)
+        rows = np.zeros((len(run_ms), 6), np.int64)
+        rows[:, 3:] = (run_ms * 1e6).astype(np.int64)[:, None]
+        return Records(stage, 0, "", rows)
+
+    # Two stages, 2 ms each in the mean. When they are slow at the same time, the period is that.
+    plan = plan_of(9.0, 9.0)
+    together = simulate(plan, items=8000, records=[spells(0, 1, 3), spells(1, 1, 3)])
+    assert together.period_s == pytest.approx(2 * MS, rel=0.1)
+    # When they are slow in turn, one of them always is, but for what the queue evens out.
+    in_turn = simulate(plan, items=8000, records=[spells(0, 1, 3), spells(1, 3, 1)])
+    assert in_turn.period_s > 2.6 * MS
+
+
 # With contention
 
 
