@@ -66,7 +66,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ),
     (
         "refining",
-        ("trials", "correction", "refine"),
+        ("trials", "correction", "contest", "refine"),
         "plans run by the clock, and the problem corrected by what they took",
     ),
     ("partition", ("partition",), "a plan with its module, ready to run"),

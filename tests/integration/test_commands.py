@@ -205,7 +205,8 @@ def test_run_with_everything(
 
 def _assert_schema(data: Any, items: list[dict[str, Array]], measured: Partition) -> None:
     keys = "schema model plan predicted op_sum stage_measured measured baselines outputs host"
-    assert set(data) == set(keys.split())
+    assert set(data) == {*keys.split(), "refinement"}
+    assert data["refinement"] is None
     assert data["schema"] == 1
     assert data["model"] == "small"
     assert [stage["ops"] for stage in data["plan"]["stages"]] == [
