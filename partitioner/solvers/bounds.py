@@ -62,6 +62,10 @@ class Prices:
         """Lower bound on the period, seconds."""
         return float(self.work.sum()) / self.total * _SLACK if self.total > 0 else 0.0
 
+    def rates(self, problem: Problem) -> Floats:
+        """Priced work that a second on each option is for one item, shape (n_options,)."""
+        return np.asarray((problem.uses @ self.resource + self.slot) / problem.replicas)
+
 
 def lower_bound(problem: Problem, units: Units, prices: tuple[Prices, ...]) -> float:
     """Best of the cheap bounds on the period or the latency, seconds; 0 for other objectives."""

@@ -100,8 +100,12 @@ class Terms:
         return np.asarray(count)
 
     def before(self, weight: Floats) -> Floats:
-        """The most that may enter a stage after each downset, shape (n_ideals,)."""
+        """What enters the stages after each downset at least, one of them at most."""
         return np.asarray(self.open @ self._weights(weight)[0])
+
+    def leaving_before(self, weight: Floats) -> Floats:
+        """What leaves the stages before each downset at least, shape (n_ideals,)."""
+        return np.asarray(self.last @ self._weights(weight)[1])
 
     def _weights(self, weight: Floats) -> tuple[Floats, Floats]:
         """Weight of each term before and after a stage."""

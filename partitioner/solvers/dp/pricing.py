@@ -8,22 +8,19 @@ from typing import TypeVar
 import numpy as np
 
 from partitioner.errors import ProblemError
-from partitioner.problem import Bools, Ints
+from partitioner.problem import Ints
 from partitioner.solvers.dp.reach import Reach
 from partitioner.solvers.dp.spans import SpanCosts, Spans
 from partitioner.solvers.limits import Clock
-from partitioner.solvers.occupancy import Key, Occupancy
+from partitioner.solvers.occupancy import Key
 from partitioner.solvers.reduce import Units
 
 __all__ = ["Pricing", "TooLargeError", "Transition", "pricing"]
 
 # What looking at one state after another takes, in pairs of downsets.
 _STEP = 20_000
-
-_TOO_MANY = (
-    "dynamic programming: its downsets make {} stages to price, more than its {}; use method "
-    "'cpsat' or 'auto'"
-)
+# Pairs that are looked at for each that may be kept, where they are asked for state by state.
+_LOOKED = 5
 
 T = TypeVar("T")
 Transition = tuple[Key, int, Key]
@@ -43,9 +40,10 @@ def pricing(
     most: int,
     clock: Clock,
 ) -> Pricing:
-    """Prices of the stages that lead from a state to another, all at once or as they are asked for.
+    """Prices of the stages that lead from a state to another, as they are asked for.
 
-    Where there are few states, and each ends at few of the downsets, that leaves fewer pairs.
+    Where pipelines of interest reach few of the downsets in any state, that leaves far fewer pairs
+    than there are; where it turns out not to, all are priced at once, which serves all states.
 
     Parameters
     ----------
@@ -57,37 +55,32 @@ def pricing(
     Raises
     ------
     TooLargeError
-        If there are more, or time ran out.
+        If there are more, or time ran out; the prices raise it too.
     """
     pairs = sum(costs.pairs(*window) for window in windows.values())
     bands = reach.bands(units.time_s)
-    by_step = np.inf if bands is None else _by_step(reach.occupancy, bands)
-    if pairs <= min(by_step, most):
-        whole = _in_time(costs.spans(windows, clock))
-        return lambda step, _: whole[step[1]]
-    if bands is None:
-        raise TooLargeError(_TOO_MANY.format(pairs, most))
-    priced = 0
+    whole: dict[int, Spans] = {}
+    priced = kept = 0
 
-    def block(step: Transition, reached: Ints) -> Spans:
-        nonlocal priced
+    def prices(step: Transition, reached: Ints) -> Spans:
+        nonlocal priced, kept
         _, option, larger = step
-        ends = np.flatnonzero(bands[larger])
-        # Few of the downsets that a state could end at may be reached there.
-        priced += len(reached) * len(ends)
-        if priced > most:
-            raise TooLargeError(_TOO_MANY.format(f"at least {priced}", most))
-        return _in_time(costs.block(option, reached, ends, windows[option], clock))
+        if not whole and bands is not None:
+            ends = costs.within(reached, np.flatnonzero(bands[larger]), windows[option])
+            priced += len(reached) * len(ends) + _STEP
+            if priced <= min(pairs, _LOOKED * most) and kept <= most:
+                found = _in_time(costs.block(option, reached, ends, windows[option], clock))
+                kept += len(found.start)
+                return found
+        if not whole and pairs > most:
+            raise TooLargeError(
+                f"dynamic programming: its downsets make up to {pairs} stages to price, more than "
+                f"its {most}; use method 'cpsat' or 'auto'"
+            )
+        whole.update(whole or _in_time(costs.spans(windows, clock)))
+        return whole[option]
 
-    return block
-
-
-def _by_step(occupancy: Occupancy, bands: dict[Key, Bools]) -> int:
-    """Pairs that are left where the states are taken one after the other."""
-    size = {key: int(band.sum()) for key, band in bands.items()}
-    return sum(
-        size[key] * size[larger] + _STEP for key in bands for _, larger in occupancy.after(key)
-    )
+    return prices
 
 
 def _in_time(found: T | None) -> T:

@@ -7,6 +7,8 @@ that few downsets fit any set of occupied resources.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from partitioner.problem import Bools, Floats, Ints, Problem
@@ -37,6 +39,8 @@ class Reach:
         Multipliers.
     period_s : float
         Periods of interest are not above; inf if all are of interest.
+    crossing : sequence of (array, array)
+        For each of the prices what transfers cost the stages before, and after, each downset.
 
     Attributes
     ----------
@@ -45,7 +49,12 @@ class Reach:
     """
 
     def __init__(
-        self, problem: Problem, members: Bools, prices: tuple[Prices, ...], period_s: float
+        self,
+        problem: Problem,
+        members: Bools,
+        prices: tuple[Prices, ...],
+        period_s: float,
+        crossing: Sequence[tuple[Floats, Floats]] = (),
     ) -> None:
         self._problem = problem
         self.occupancy = Occupancy(problem, symmetry(problem))
@@ -53,14 +62,16 @@ class Reach:
         self._prices = prices if np.isfinite(period_s) else ()
         self._members = members
         self._n = len(members)
+        none = np.zeros(self._n)
+        self._crossing = list(crossing or [(none, none)] * len(prices)) if self._prices else []
         self._done: list[Floats] = []
+        self._rest: list[Floats] = []
         if self._prices:
             work = np.stack([price.work for price in self._prices], axis=1)
-            self._done = list(weighed(members, work).T)
-        self._rest = [
-            float(price.work.sum()) - done
-            for price, done in zip(self._prices, self._done, strict=True)
-        ]
+            done = weighed(members, work).T
+            for price, own, (before, after) in zip(self._prices, done, self._crossing, strict=True):
+                self._done.append(own + before)
+                self._rest.append(float(price.work.sum()) - own + after)
 
     def bands(self, time_s: Floats) -> dict[Key, Bools] | None:
         """For each state the downsets that it can end at, each shape (n_ideals,).
@@ -86,17 +97,17 @@ class Reach:
         members = self._members
         done = [self.occupancy.done(key) for key in keys]
         left = [self.occupancy.left(key) for key in keys]
-        for price in self._prices:
-            rate = (problem.uses @ price.resource + price.slot) / problem.replicas
+        for price, copies in zip(self._prices, self._crossing, strict=True):
+            rate = price.rates(problem)
             # What costs as much is more than there is room for.
             huge = 4 * price.total * self._period_s + float(price.work.sum())
             with np.errstate(invalid="ignore"):
                 cost = np.nan_to_num(time_s * rate, nan=huge, posinf=huge).clip(max=huge)
-            for side, rooms in ((members, done), (~members, left)):
+            for side, rooms, copied in zip((members, ~members), (done, left), copies, strict=True):
                 cheapest = [self._cheapest(cost, resources, huge) for resources, _ in rooms]
                 work = weighed(side, np.stack(cheapest, axis=1)).T
                 for key, (resources, stages), held in zip(keys, rooms, work, strict=True):
-                    found[key] &= held <= self._room(price, resources, stages)
+                    found[key] &= held + copied <= self._room(price, resources, stages)
         return found
 
     def _cheapest(self, cost: Floats, resources: Ints, huge: float) -> Floats:

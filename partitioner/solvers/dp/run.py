@@ -7,13 +7,13 @@ the table says: each is scored, and none that comes after the best score can be 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import numpy as np
 
 from partitioner.problem import Objective
 from partitioner.solvers.bounds import Prices
 from partitioner.solvers.dp.cuts import Cuts
 from partitioner.solvers.dp.ranked import choices, pipelines
-from partitioner.solvers.dp.table import exact_cuts, search_cuts
+from partitioner.solvers.dp.table import TooLargeError, exact_cuts, search_cuts
 from partitioner.solvers.limits import RELATIVE
 from partitioner.solvers.reduce import stages_of
 from partitioner.solvers.scoring import scored
@@ -24,10 +24,11 @@ __all__ = ["run_cuts_on", "run_dp"]
 # Assignments scored before the rest is left to another method, and the part of the time for them.
 _MOST_SCORED = 2000
 _SHARE = 0.5
-# Parts of the gap that are looked at first, where it is this wide; the multiple of the bound that
+# The part of the gap that is looked at first, where it is this wide; the multiple of the bound that
 # stands for the objective where none is known.
-_PARTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2)
-_NEAR, _FAR = 1e-3, 3.0
+_PARTS, _NEAR, _FAR = 16, 1e-3, 3.0
+# Stages of interest from which on steps are not lengthened.
+_FEW = 1_000_000
 
 
 def run_dp(session: Session, prices: tuple[Prices, ...]) -> None:
@@ -39,24 +40,45 @@ def run_dp(session: Session, prices: tuple[Prices, ...]) -> None:
         If there are too many.
     """
     with session.interruptible():
-        for cutoff in _rising(session):
-            if not session.open:
+        step, far = _steps(session)
+        while session.open:
+            top = _better(session)
+            cutoff = session.bound + step
+            cutoff = cutoff if cutoff < min(far, top) else top
+            try:
+                cuts = exact_cuts(session.problem, session.units, session.limits, cutoff, prices)
+                kept = run_cuts_on(session, cuts, cutoff, prices)
+            except TooLargeError:
+                # What is nearer to the bound may fit.
+                step /= 4
+                if step < _NEAR * session.bound or not np.isfinite(step):
+                    raise
+                continue
+            if cutoff == top or session.bound < cutoff * (1 - RELATIVE):
                 return
-            cuts = exact_cuts(session.problem, session.units, session.limits, cutoff, prices)
-            run_cuts_on(session, cuts, cutoff, prices)
+            step *= 2 if kept < _FEW else 1
 
 
-def _rising(session: Session) -> Iterator[float]:
-    """Cut-offs of periods, each of which lets far fewer stages be of interest than the next."""
+def _steps(session: Session) -> tuple[float, float]:
+    """How far above the bound to look first, and the cut-off from which on to look at all.
+
+    The lower a cut-off is, the fewer stages are of interest. That of a period takes whole classes
+    of downsets away, which others do not.
+    """
     bound, top = session.bound, _better(session)
-    if session.problem.objective is Objective.PERIOD and top > bound * (1 + _NEAR) > 0:
-        far = top if top < float("inf") else bound * _FAR
-        yield from (bound + part * (far - bound) for part in _PARTS)
-    yield _better(session)
+    if session.problem.objective is not Objective.PERIOD or top <= bound * (1 + _NEAR):
+        return np.inf, np.inf
+    far = min(top, _FAR * bound)
+    return ((far - bound) / _PARTS, far) if bound > 0 else (np.inf, np.inf)
 
 
-def run_cuts_on(session: Session, cuts: Cuts, cutoff: float, prices: tuple[Prices, ...]) -> None:
+def run_cuts_on(session: Session, cuts: Cuts, cutoff: float, prices: tuple[Prices, ...]) -> int:
     """Dynamic programming over downsets that hold all that a pipeline below `cutoff` can cut at.
+
+    Returns
+    -------
+    int
+        Stages of interest, once for each pair of states that they lead from and to.
 
     Raises
     ------
@@ -72,11 +94,11 @@ def run_cuts_on(session: Session, cuts: Cuts, cutoff: float, prices: tuple[Price
     for value, trail in pipelines(search, clock, lambda: min(below, _better(session))):
         session.prove(value)
         if not session.open or clock.spent_s > until_s:
-            return
+            return search.size
         stage_of = stages_of(units, search.stage_of_unit(trail))
         for options in choices(problem, search, trail):
             if left <= 0 or not session.open:
-                return
+                return search.size
             left -= 1
             placements = tuple((option,) for option in options)
             session.offer(scored(problem, stage_of, placements, "dp"))
@@ -84,6 +106,7 @@ def run_cuts_on(session: Session, cuts: Cuts, cutoff: float, prices: tuple[Price
         session.prove_infeasible()
     else:
         session.prove(min(below, _better(session)))
+    return search.size
 
 
 def _better(session: Session) -> float:

@@ -216,10 +216,27 @@ class SpanCosts:
             possible = (apart >= window[0]) & (apart <= window[1])
             possible &= starts[None, :] < ends[:, None]
             possible &= self._cuts.nested(starts, ends)
+            possible &= self._own_fits(priced, starts, ends)
+            # Transfers cost most time, and few pairs are left as a rule.
+            kept, begun = (np.flatnonzero(possible.any(axis=axis)) for axis in (1, 0))
+            starts, possible = starts[begun], possible[np.ix_(kept, begun)]
+            ends = ends[kept]
             transfers = self._cuts.transfers.sums(starts, ends, priced.weight)
             j, i, cost = self._priced(priced, starts, ends, possible, transfers)
             parts.append((ends, np.bincount(j, minlength=len(ends)), starts[i], cost))
         return _stacked(len(self._work), parts)
+
+    def within(self, before: Ints, after: Ints, window: tuple[int, int]) -> Ints:
+        """Of the downsets `after` those that a window allows behind some of `before`."""
+        work, done = self._work[after], self._work[before]
+        low = np.searchsorted(work, done[0] + window[0])
+        return after[low : np.searchsorted(work, done[-1] + window[1], "right")]
+
+    def _own_fits(self, option: _Option, before: Rows, after: Rows) -> Bools:
+        """Which pairs have ops that run here and are no longer than a stage of interest."""
+        busy = option.busy[after, None] - option.busy[None, before]
+        same = option.refused[after, None] == option.refused[None, before]
+        return np.asarray((busy <= option.most_s - option.slack_s) & same)
 
     def _starts(self, after: slice, least: int, most: int) -> slice:
         """Downsets before the last of `after` that lie as far from some of them."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from partitioner.problem import Bools, Floats, LatencyModel, Objective, Problem
 from partitioner.solvers.bounds import Prices
+from partitioner.solvers.dp.crossing import crossing
 from partitioner.solvers.dp.cuts import Cuts
 from partitioner.solvers.dp.ideals import all_ideals, membership
 from partitioner.solvers.dp.pricing import Pricing, TooLargeError, Transition, pricing
@@ -45,6 +46,8 @@ __all__ = [
 _QUANTA = float(1 << 40)
 _FAR = 1 << 62
 _ROUNDING = 1e-9
+# Makes up for sums of floats in another order.
+_UNDER = 1 - 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +170,8 @@ def search_cuts(
     order = np.lexsort((cuts.members.sum(axis=1), work))
     cuts, work = cuts.take(order), work[order]
     period_s = longest_period(problem, cutoff)
-    reach = Reach(problem, cuts.members, prices, period_s)
+    copies = crossing(problem, units, cuts, [price.rates(problem) for price in prices])
+    reach = Reach(problem, cuts.members, prices, period_s, copies)
     windows = {
         group[0]: _window(problem, reach, group[0], prices, quanta, period_s)
         for group in reach.occupancy.classes.classes
@@ -192,8 +196,22 @@ def _reachable(
 ) -> Cuts:
     """The downsets that a pipeline below the cut-off may cut at."""
     members = membership(ideals, len(units))
-    reach = Reach(problem, members, prices, longest_period(problem, cutoff))
-    return Cuts.of(units, members[reach.ever()])
+    period_s = longest_period(problem, cutoff)
+    cuts = Cuts.of(units, members[Reach(problem, members, prices, period_s).ever()])
+    # What hangs on the tensors is looked at where there are fewer downsets.
+    copies = crossing(problem, units, cuts, [price.rates(problem) for price in prices])
+    keep = Reach(problem, cuts.members, prices, period_s, copies).ever()
+    if problem.objective is Objective.LATENCY:
+        before, after = _moving(problem, units, cuts)
+        least = float(units.time_s.min(axis=1).sum())
+        keep &= (least + before + after) * _UNDER < cutoff
+        keep[[0, -1]] = True
+    return cuts.take(np.flatnonzero(keep))
+
+
+def _moving(problem: Problem, units: Units, cuts: Cuts) -> tuple[Floats, Floats]:
+    """Seconds of transfers before and after each downset at least, shape (n_ideals,) both."""
+    return crossing(problem, units, cuts, [np.ones(problem.n_options)])[0]
 
 
 def _window(
@@ -255,10 +273,11 @@ class Search:
         self._sum = problem.objective is not Objective.PERIOD
         self.members = cuts.members
         self._n = len(cuts.members)
-        # What the ops outside a downset still add at least.
+        # What the ops outside a downset, and what they receive and put out, still add at least.
         self._least = np.zeros(self._n)
         if problem.objective is Objective.LATENCY:
-            self._least = ~cuts.members @ units.time_s.min(axis=1) * (1 - 1e-12)
+            own = ~cuts.members @ units.time_s.min(axis=1)
+            self._least = (own + _moving(problem, units, cuts)[1]) * _UNDER
 
     def run(self, pricing: Pricing, clock: Clock) -> None:
         """Fill the table.
@@ -288,6 +307,11 @@ class Search:
                 fresh = larger not in self.states
                 if self._extend(key, option, larger, pricing) and fresh:
                     heappush(heap, (*occupancy.rank(larger), larger))
+
+    @property
+    def size(self) -> int:
+        """Stages of interest, once for each pair of states that they lead from and to."""
+        return sum(len(spans.start) for spans in self.spans.values())
 
     def best(self) -> tuple[float, list[Step] | None]:
         """Best value and the stages that attain it."""
