@@ -10,6 +10,7 @@ is a little too good.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,8 +19,8 @@ from partitioner.correction import corrected, factors
 from partitioner.errors import InfeasibleError, InputError
 from partitioner.graph import OpGraph
 from partitioner.machine import Machine
-from partitioner.plan import Plan
-from partitioner.planning import MOST_REPLICAS, Choice, choose, kind_of
+from partitioner.plan import MOST_REPLICAS, Plan
+from partitioner.planning import Choice, choose, kind_of
 from partitioner.problem import Problem, Solution
 from partitioner.profiling.table import ProfileTable
 from partitioner.report.refinement import OptionFactor, Refinement, Round
@@ -145,10 +146,12 @@ def _candidates(
     # Others than these have no ranking: free assignments, and a second objective.
     if known.contiguous and known.second is None:
         wide = with_replicas(known, replicas)
-        ranked = k_best(
-            wide.problem, _RANKED, time_limit_s=time_limit_s, within=_CLOSE, replicated=wide
-        )
-        found += [wide.restore(solution) for solution in ranked]
+        # Unequal replicas of the whole model may fit where none of these does.
+        with suppress(InfeasibleError):
+            ranked = k_best(
+                wide.problem, _RANKED, time_limit_s=time_limit_s, within=_CLOSE, replicated=wide
+            )
+            found += [wide.restore(solution) for solution in ranked]
     distinct = {plan_key(solution): solution for solution in reversed(found)}
     wanted = [s for s in distinct.values() if strategy in ("best", kind_of(s))]
     values = [solution.evaluation.value(known.objective) for solution in wanted]
