@@ -15,9 +15,9 @@ from partitioner.exact_times import measured_where_it_matters
 from partitioner.frontend import Grouped, group, load
 from partitioner.machine import Machine
 from partitioner.partition import Partition
-from partitioner.plan import Plan
+from partitioner.plan import MOST_REPLICAS, Plan
 from partitioner.plan_check import verify_plan
-from partitioner.planning import MOST_REPLICAS, adopt, choose, make_plan, require_strategy
+from partitioner.planning import adopt, choose, make_plan, require_strategy
 from partitioner.problem import Objective
 from partitioner.profiling.collect import collect
 from partitioner.profiling.table import OpKey, ProfileTable

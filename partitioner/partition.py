@@ -15,9 +15,9 @@ from partitioner.errors import InputError, OutputError, PlanError
 from partitioner.graph import OpGraph
 from partitioner.host import host_info
 from partitioner.machine import Machine
-from partitioner.plan import Plan, Stage
+from partitioner.plan import MOST_REPLICAS, Plan, Stage
 from partitioner.plan_check import assignment_of, device_for, stage_tensors, verify_plan
-from partitioner.planning import MOST_REPLICAS, Choice, make_plan
+from partitioner.planning import Choice, make_plan
 from partitioner.problem import Problem
 from partitioner.profiling.measure import measure_whole
 from partitioner.profiling.table import ProfileTable

@@ -18,9 +18,12 @@ from partitioner.core_list import format_cpus, parse_cpus
 from partitioner.errors import DeviceError, PlanError
 from partitioner.files import write_json
 
-__all__ = ["STRATEGIES", "Alternative", "Placement", "Plan", "Predicted", "Stage"]
+__all__ = ["MOST_REPLICAS", "STRATEGIES", "Alternative", "Placement", "Plan", "Predicted", "Stage"]
 
 VERSION = 1
+
+MOST_REPLICAS = 8
+"""Most equal replicas of a stage, unless asked for otherwise."""
 
 STRATEGIES: Mapping[str, str] = {
     "best": "whichever is best: a pipeline or a simple alternative",

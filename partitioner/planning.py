@@ -13,18 +13,24 @@ from partitioner.errors import InfeasibleError, NoneFoundError, PartitionerError
 from partitioner.evaluation import evaluate
 from partitioner.graph import OpGraph
 from partitioner.machine import Device, Machine
-from partitioner.plan import STRATEGIES, Alternative, Placement, Plan, Predicted, Stage
+from partitioner.plan import (
+    MOST_REPLICAS,
+    STRATEGIES,
+    Alternative,
+    Placement,
+    Plan,
+    Predicted,
+    Stage,
+)
 from partitioner.plan_check import assignment_of, device_for, stage_tensors, verify_plan
 from partitioner.problem import Evaluation, Problem, Solution, Status
 from partitioner.profiling.table import ProfileTable
 from partitioner.solvers import Progress, alternatives, neighbours, solve
 from partitioner.solvers.replicate import Replicated, with_replicas, with_twins
 
-__all__ = ["MOST_REPLICAS", "Choice", "adopt", "choose", "kind_of", "make_plan", "require_strategy"]
+__all__ = ["Choice", "adopt", "choose", "kind_of", "make_plan", "require_strategy"]
 
 _MOST_NEIGHBOURS = 8
-MOST_REPLICAS = 8
-"""Most equal replicas of a stage, unless asked for otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

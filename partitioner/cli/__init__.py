@@ -306,8 +306,7 @@ def _add_devices(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_planning(parser: argparse.ArgumentParser) -> None:
-    from partitioner.plan import STRATEGIES
-    from partitioner.planning import MOST_REPLICAS
+    from partitioner.plan import MOST_REPLICAS, STRATEGIES
 
     _add_model(parser)
     _add_devices(parser)
