@@ -42,6 +42,8 @@ def devices_command(arguments: argparse.Namespace) -> tuple[str, Any]:
         machine.save(arguments.save, notes="\n".join(facts).splitlines())
     info = host_info()
     here = f"{machine.name}: {info.cpu}, {info.arch}, {info.cores} cores"
+    if arguments.machine:
+        here = f"{machine.name}, as {arguments.machine} describes it"
     data = machine.to_data()
     if found is not None:
         data |= {"clusters": [asdict(each) for each in found.clusters], "notes": found.notes()}

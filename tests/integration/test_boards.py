@@ -8,9 +8,10 @@ import pytest
 import tvm
 
 from partitioner import Machine, auto_partition
+from partitioner.cli import main
 from partitioner.errors import DeviceError
 from partitioner.frontend import Grouped
-from partitioner.host import CpuSets
+from partitioner.host import CpuSets, host_info
 from partitioner.lowering.isa import isa_of
 
 PROFILES = Path(__file__).parents[2] / "profiles"
@@ -36,6 +37,14 @@ def test_hikey970() -> None:
     assert '"cortex-a53"' in str(little.target)
     assert '"cortex-a73"' in str(big.target)
     assert little.capacity < big.capacity == 1.0
+
+
+def test_a_board_is_not_this_host(capsys: pytest.CaptureFixture[str]) -> None:
+    path = PROFILES / "hikey970/machine.toml"
+    assert main(["devices", "--machine", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"hikey970, as {path} describes it\n")
+    assert host_info().cpu not in said
 
 
 def test_a_board_is_planned_for_offline(
