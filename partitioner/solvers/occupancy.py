@@ -61,7 +61,7 @@ class Occupancy:
             known = self._after[key] = tuple(self._successors(key))
         return known
 
-    def keys(self) -> Iterator[Key]:
+    def every(self) -> Iterator[Key]:
         """All states, each after those that lead to it."""
         return self._found({self.start})
 

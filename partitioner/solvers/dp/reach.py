@@ -126,7 +126,7 @@ class Reach:
     def ever(self) -> Bools:
         """Downsets that some state can end at, shape (n_ideals,); the trivial ones always."""
         keep = np.zeros(self._n, dtype=np.bool_)
-        for index, key in enumerate(self.occupancy.keys()):
+        for index, key in enumerate(self.occupancy.every()):
             if index == _MOST_STATES:
                 return np.ones(self._n, dtype=np.bool_)
             fits = self.fits_rest(key)
