@@ -8,6 +8,7 @@ from contextlib import suppress
 from partitioner.solvers.bounds import Prices, load_prices, lower_bound, repriced
 from partitioner.solvers.cpsat.scales import ceiling
 from partitioner.solvers.cpsat.search import Keep, search
+from partitioner.solvers.dp.budget import run_budget, shares_a_budget
 from partitioner.solvers.dp.run import run_dp
 from partitioner.solvers.dp.table import TooLargeError, applies
 from partitioner.solvers.heuristics import incumbent
@@ -59,7 +60,7 @@ def run_pipeline(session: Session) -> None:
     """Cuts, then dynamic programming, then CP-SAT, as far as each fits.
 
     Of a serial latency over two options a minimum cut comes first, of a period the windows of its
-    cuts.
+    cuts. Where stages share a memory budget, dynamic programming takes it first.
     """
     prices = begin(session)
     if session.open and cut_applies(session.problem):
@@ -69,6 +70,9 @@ def run_pipeline(session: Session) -> None:
     if len(whole) > _DP_UNITS:
         return
     prices = _narrow(session, prices)
+    if session.open and shares_a_budget(session.problem):
+        with suppress(TooLargeError):
+            run_budget(session, prices)
     if session.open and applies(session.problem):
         with suppress(TooLargeError):
             run_dp(session, prices)

@@ -15,8 +15,9 @@ from partitioner.errors import InfeasibleError
 from partitioner.evaluation import evaluate
 from partitioner.problem import Objective, Problem, Solution, Status, TransferCost
 from partitioner.solvers import k_best, solve, with_replicas
-from partitioner.solvers.bounds import load_prices
+from partitioner.solvers.bounds import load_prices, lower_bound
 from partitioner.solvers.dp import run
+from partitioner.solvers.dp.budget import run_budget, shares_a_budget
 from partitioner.solvers.dp.crossing import crossing
 from partitioner.solvers.dp.cuts import Cuts
 from partitioner.solvers.dp.run import run_cuts_on
@@ -253,3 +254,35 @@ def test_a_table_too_large_is_tried_nearer_to_the_bound(monkeypatch: pytest.Monk
     run.run_dp(session, prices)
     assert session.proven
     assert session.objective == best
+
+
+def test_the_shortest_period_within_a_budget_that_all_share() -> None:
+    bound = 0
+    for seed in range(200, 290):
+        problem = cluster_problem(seed)
+        if not shares_a_budget(problem):
+            continue
+        session = Session(problem, Limits(time_limit_s=60.0), "test")
+        prices = load_prices(problem, session.units)
+        session.prove(lower_bound(problem, session.units, prices))
+        run_budget(session, prices)
+        best = solved(problem, "brute")
+        if best is None:
+            assert session.infeasible, f"seed {seed}"
+            continue
+        free = solved(replace(problem, pool_bytes=np.array([np.inf])), "auto")
+        assert free is not None
+        bound += free.stats.objective < best.stats.objective * (1 - 1e-6)
+        assert session.proven, f"seed {seed}"
+        assert session.objective == pytest.approx(best.stats.objective, rel=1e-6), f"seed {seed}"
+        assert session.bound <= best.stats.objective * (1 + 1e-9), f"seed {seed}"
+    assert bound > 1
+
+
+def test_a_budget_of_several_pools_or_a_capped_latency_is_left_to_other_methods() -> None:
+    tight = clusters((2, 2), pool_bytes=np.array([3.0]), live_bytes=np.ones(6))
+    assert shares_a_budget(tight)
+    assert not shares_a_budget(replace(tight, pool_bytes=np.array([1e6])))
+    assert not shares_a_budget(replace(tight, latency_cap_s=10.0))
+    pools = np.arange(tight.n_options) % 2
+    assert not shares_a_budget(replace(tight, pool_of=pools, pool_bytes=np.array([3.0, 3.0])))

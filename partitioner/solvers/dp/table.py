@@ -278,6 +278,8 @@ class Search:
         if problem.objective is Objective.LATENCY:
             own = ~cuts.members @ units.time_s.min(axis=1)
             self._least = (own + _moving(problem, units, cuts)[1]) * _UNDER
+        elif problem.objective is Objective.MEMORY:
+            self._least = ~cuts.members @ units.constant_bytes * _UNDER
 
     def run(self, pricing: Pricing, clock: Clock) -> None:
         """Fill the table.
