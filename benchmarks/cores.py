@@ -10,7 +10,7 @@ the kernel, so that equal kernels take equal times.
 Options are each cluster with each number of its cores, up to four replicas of these as far as they
 fit, and all cores joined. Bar: status OPTIMAL (gap at most 1e-6) within 10 s.
 
-    python benchmarks/cores.py [--networks NAME ...] [--machine 4+4 | 2+2+4 | 8+8] [--noise]
+    python benchmarks/cores.py [--networks NAME ...] [--machines 4+4 2+2+4 8+8] [--noise]
                                [--objective period | latency] [--memory FACTOR] [--replicas 4]
                                [--best K] [--resolve] [--seed 0] [--json FILE]
 """
@@ -34,7 +34,7 @@ from partitioner.errors import InfeasibleError
 from partitioner.files import write_json
 from partitioner.graph import OpGraph
 from partitioner.host import HostInfo
-from partitioner.machine import Device, Machine, MemoryPool
+from partitioner.machine import Device, Machine
 from partitioner.plan_table import format_seconds, table
 from partitioner.problem import Objective, Problem, Solution
 from partitioner.profiling.table import Measurement, OpKey, Origin, ProfileTable
@@ -58,6 +58,7 @@ MACHINES: dict[str, tuple[Cluster, ...]] = {
 
 @dataclass(frozen=True)
 class Outcome:
+    machine: str
     network: str
     ops: int
     options: int
@@ -73,10 +74,10 @@ class Outcome:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--networks", nargs="+", default=zoo.names(), choices=zoo.names())
-    parser.add_argument("--machine", default="4+4", choices=MACHINES)
+    parser.add_argument("--machines", nargs="+", default=["4+4"], choices=MACHINES)
     parser.add_argument("--noise", action="store_true", help="times off as measured ones are")
     parser.add_argument("--objective", default="period", choices=("period", "latency"))
-    parser.add_argument("--memory", type=float, help="budget: constants times this, in one pool")
+    parser.add_argument("--memory", type=float, help="budget of the one pool: uncut models")
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--best", type=int, default=0, help="time the k best plans too")
     parser.add_argument("--resolve", action="store_true", help="time changed costs too")
@@ -85,21 +86,25 @@ def main() -> int:
     arguments = parser.parse_args()
     outcomes = []
     for name in arguments.networks:
-        outcomes.append(measured(import_model(f"zoo:{name}").graph, arguments))
-        print(report(outcomes[-1:]), file=sys.stderr, flush=True)
+        graph = import_model(f"zoo:{name}").graph
+        for machine in arguments.machines:
+            outcomes.append(measured(graph, machine, arguments))
+            print(report(outcomes[-1:]), file=sys.stderr, flush=True)
     if arguments.json:
         write_json(arguments.json, {"outcomes": [asdict(outcome) for outcome in outcomes]})
-    print(report(outcomes))
-    met = sum(verdict(outcome) == "met" for outcome in outcomes)
-    print(f"proven within {LIMIT_S:g} s: {met} of {len(outcomes)}")
+    for machine in arguments.machines:
+        part = [outcome for outcome in outcomes if outcome.machine == machine]
+        met = sum(verdict(outcome) == "met" for outcome in part)
+        print(f"\n{machine} cores\n{report(part)}")
+        print(f"proven within {LIMIT_S:g} s: {met} of {len(part)}")
     return 0
 
 
-def measured(graph: OpGraph, arguments: argparse.Namespace) -> Outcome:
-    """Solve one network's problem."""
+def measured(graph: OpGraph, machine: str, arguments: argparse.Namespace) -> Outcome:
+    """Solve one network's problem on one machine."""
     original = problem(
         graph,
-        MACHINES[arguments.machine],
+        MACHINES[machine],
         noise=arguments.noise,
         objective=Objective(arguments.objective),
         memory=arguments.memory,
@@ -119,7 +124,7 @@ def measured(graph: OpGraph, arguments: argparse.Namespace) -> Outcome:
     alone_s = min(
         (each.evaluation.value(original.objective) for each in alone if each), default=np.inf
     )
-    size = (graph.name, len(graph.ops), replicated.problem.n_options, wall_s)
+    size = (machine, graph.name, len(graph.ops), replicated.problem.n_options, wall_s)
     if found is None:
         return Outcome(*size, np.inf, alone_s, np.inf, "none", "", "; ".join(extra))
     stats = found.stats
@@ -150,20 +155,20 @@ def problem(
     noise : bool
         Whether times are off as measured ones are.
     memory : float, optional
-        Budget of the memory that all share, as a multiple of the network's constants.
+        Budget of the memory that all share, as a multiple of what the uncut network takes.
     """
     first = np.cumsum([0, *(count for _, count, _, _ in clusters)])
     devices = tuple(
         Device(name, cpus=tuple(range(start, start + count)))
         for (name, count, _, _), start in zip(clusters, first.tolist(), strict=False)
     )
-    constants = sum(constant.bytes for constant in graph.constants)
-    budget = None if memory is None else int(memory * constants)
-    machine = Machine("clusters", devices, (MemoryPool("host", budget),))
-    return build_problem(
-        graph, profile(graph, machine, clusters, noise=noise, seed=seed), machine,
-        objective=objective,
-    )  # fmt: skip
+    machine = Machine("clusters", devices)
+    table = profile(graph, machine, clusters, noise=noise, seed=seed)
+    found = build_problem(graph, table, machine, objective=objective)
+    whole = single(found, 0)
+    if memory is None or whole is None:
+        return found
+    return replace(found, pool_bytes=memory * np.array(whole.evaluation.pool_bytes))
 
 
 def profile(
