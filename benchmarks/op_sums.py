@@ -20,21 +20,17 @@ a plan is made from and compared with.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import random
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from probe import ask, probe, running, stopped_loads
 
 from partitioner import Partition, auto_partition, split, zoo
 from partitioner.cli import show_progress
@@ -43,7 +39,6 @@ from partitioner.host import allowed_cpus
 from partitioner.plan_check import assignment_of, stage_tensors
 from partitioner.plan_table import format_seconds, table
 from partitioner.profiling.measure import measure_in_place, measure_whole
-from partitioner.runtime.environment import stage_environment
 from partitioner.runtime.pipeline import Pipeline
 
 NETWORKS = ("squeezenet", "shufflenet", "minilm", "ppocr_det")
@@ -135,12 +130,15 @@ def _visit(part: Partition, turns: int, seconds: float, clock: str) -> Visit:
     with tempfile.TemporaryDirectory() as folder:
         request = {**_request(part, Path(folder) / "items.npz"), "clock": clock}
         first, second = (list(device.cpus) for device in part.machine.devices)
-        with _probe({**request, "cpus": first}) as probe, _loads(request, second) as loads:
+        with (
+            probe({**request, "cpus": first}) as process,
+            stopped_loads(request, second, LOADS) as loads,
+        ):
             for _ in range(turns):
                 for condition in random.sample(CONDITIONS, len(CONDITIONS)):
                     what, how, load = condition
-                    with _running(loads.get(load)):
-                        answer = _ask(probe, {"what": what, "how": how, "seconds": seconds})
+                    with running(loads.get(load)):
+                        answer = ask(process, {"what": what, "how": how, "seconds": seconds})
                     visit.blocks.setdefault(condition, []).append(
                         statistics.median(answer["total_s"])
                     )
@@ -220,64 +218,6 @@ def _profiled(part: Partition) -> dict[str, float]:
     for (_, row), index in zip(found.ops, assignment_of(part.plan, graph), strict=True):
         sums[STAGES[index]] += row.median_s + found.dispatch_s
     return sums
-
-
-# Processes
-
-
-@contextmanager
-def _probe(request: Mapping[str, Any]) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("probe.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=stage_environment(1),
-    )
-    try:
-        assert process.stdin and process.stdout
-        process.stdin.write(json.dumps(request) + "\n")
-        process.stdin.flush()
-        if not process.stdout.readline():
-            raise RuntimeError(f"the probe ended with status {process.wait()}")
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _ask(process: subprocess.Popen[str], question: Mapping[str, Any]) -> dict[str, Any]:
-    assert process.stdin and process.stdout
-    process.stdin.write(json.dumps(question) + "\n")
-    process.stdin.flush()
-    answer: dict[str, Any] = json.loads(process.stdout.readline())
-    return answer
-
-
-@contextmanager
-def _loads(
-    request: Mapping[str, Any], cpus: Sequence[int]
-) -> Iterator[dict[str, subprocess.Popen[str]]]:
-    """A process for each load, all stopped."""
-    started: dict[str, subprocess.Popen[str]] = {}
-    with ExitStack() as stack:
-        for load in LOADS:
-            started[load] = stack.enter_context(_probe({**request, "cpus": cpus, "load": load}))
-            os.kill(started[load].pid, signal.SIGSTOP)
-        yield started
-
-
-@contextmanager
-def _running(load: subprocess.Popen[str] | None) -> Iterator[None]:
-    """The load goes on inside the block."""
-    if load is None:
-        yield
-        return
-    os.kill(load.pid, signal.SIGCONT)
-    try:
-        yield
-    finally:
-        os.kill(load.pid, signal.SIGSTOP)
 
 
 # Tables

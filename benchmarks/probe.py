@@ -9,15 +9,18 @@ import ctypes
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 
 from partitioner.profiling.agent import in_place, per_op
 from partitioner.runtime.affinity import pin
+from partitioner.runtime.environment import stage_environment
 from partitioner.runtime.executable import Executable
 
 WARM_UP = 2
@@ -128,6 +131,66 @@ def _load(request: Mapping[str, Any]) -> None:
     print(json.dumps("ready"), flush=True)
     while True:
         executable.run(inputs)
+
+
+# What the benchmark calls
+
+
+@contextmanager
+def probe(request: Mapping[str, Any]) -> Iterator[subprocess.Popen[str]]:
+    """A process that is what the request says (`main`), ready, and ended after the block."""
+    process = subprocess.Popen(
+        [sys.executable, __file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=stage_environment(1),
+    )
+    try:
+        assert process.stdin and process.stdout
+        process.stdin.write(json.dumps(request) + "\n")
+        process.stdin.flush()
+        if not process.stdout.readline():
+            raise RuntimeError(f"the probe ended with status {process.wait()}")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def ask(process: subprocess.Popen[str], question: Mapping[str, Any]) -> dict[str, Any]:
+    """What a probe answers to the arguments of `Probe.block`."""
+    assert process.stdin and process.stdout
+    process.stdin.write(json.dumps(question) + "\n")
+    process.stdin.flush()
+    answer: dict[str, Any] = json.loads(process.stdout.readline())
+    return answer
+
+
+@contextmanager
+def stopped_loads(
+    request: Mapping[str, Any], cpus: Sequence[int], names: Sequence[str]
+) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """A process for each load, all stopped."""
+    started: dict[str, subprocess.Popen[str]] = {}
+    with ExitStack() as stack:
+        for load in names:
+            started[load] = stack.enter_context(probe({**request, "cpus": cpus, "load": load}))
+            os.kill(started[load].pid, signal.SIGSTOP)
+        yield started
+
+
+@contextmanager
+def running(load: subprocess.Popen[str] | None) -> Iterator[None]:
+    """The load goes on inside the block."""
+    if load is None:
+        yield
+        return
+    os.kill(load.pid, signal.SIGCONT)
+    try:
+        yield
+    finally:
+        os.kill(load.pid, signal.SIGSTOP)
 
 
 def main() -> int:
