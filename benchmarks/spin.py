@@ -1,11 +1,12 @@
 """What an idle stage's spinning threads cost its neighbours, and what not spinning costs the stage.
 
 TVM's pool threads spin before they sleep. For each count of spins, a stage with two threads runs an
-item and is then idle for a while, over and over, while a neighbour computes on the second of its
-cores; and it runs item after item, alone. Shown are what the neighbour loses of that core's time
-for an item (against its speed beside a stage that is idle all the time), the processor time of both
-threads for an item, and the stage's own times. Settings take turns within a round, each in a fresh
-process; medians over the rounds, in brackets the least and the most.
+item and is then idle for a while, over and over: first alone, then while a neighbour computes on
+the second of its cores; and it runs item after item, alone. Shown are the stage's processor time an
+item when it is alone (what is more than with 0 spins went into spinning), what the neighbour loses
+of its core's time for an item (against its speed beside a stage that is idle all the time), and the
+stage's own times. Settings take turns within a round, each in a fresh process; medians over the
+rounds, in brackets the least and the most.
 
     python benchmarks/spin.py [--network squeezenet] [--gap-ms 10] [--rounds 5]
 """
@@ -53,13 +54,13 @@ print(rounds / (time.perf_counter() - began))
 class Found:
     """One setting in one round.
 
-    `lost_s` is the neighbour's loss an item; `latency_s`, `busy_s` an item's time and processor
-    time in the stage while it is idle in between; `period_s` that of item after item, alone.
+    `busy_s` is an item's processor time and `latency_s` its time, with idle time after each;
+    `lost_s` the neighbour's loss an item; `period_s` the time of item after item.
     """
 
-    lost_s: float
-    latency_s: float
     busy_s: float
+    latency_s: float
+    lost_s: float
     period_s: float
 
 
@@ -109,24 +110,31 @@ def _spinning(spec: PipelineSpec, count: str) -> PipelineSpec:
 
 
 def _measure(pipe: Pipeline, item: object, cpu: int, gap_s: float, seconds: float) -> Found:
+    before = _processor_s(pipe.pids[0])
+    latencies = _now_and_then(pipe, item, gap_s, seconds)
+    busy_s = (_processor_s(pipe.pids[0]) - before) / len(latencies)
     idle_per_s = float(_neighbour(cpu, seconds).communicate()[0])
     neighbour = _neighbour(cpu, seconds)
+    beside = _now_and_then(pipe, item, gap_s, seconds)
+    lost = 1 - float(neighbour.communicate()[0]) / idle_per_s
+    return Found(
+        busy_s=busy_s,
+        latency_s=statistics.median(latencies),
+        lost_s=lost * seconds / len(beside),
+        period_s=measure(pipe, lambda _: item, 50, warmup=10).period_s,
+    )
+
+
+def _now_and_then(pipe: Pipeline, item: object, gap_s: float, seconds: float) -> list[float]:
+    """Run the item for so long, idle after each; seconds that each took."""
     latencies = []
-    before = _processor_s(pipe.pids[0])
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         began = time.perf_counter()
         pipe(item)
         latencies.append(time.perf_counter() - began)
         time.sleep(gap_s)
-    busy_s = (_processor_s(pipe.pids[0]) - before) / len(latencies)
-    lost = 1 - float(neighbour.communicate()[0]) / idle_per_s
-    return Found(
-        lost_s=lost * seconds / len(latencies),
-        latency_s=statistics.median(latencies),
-        busy_s=busy_s,
-        period_s=measure(pipe, lambda _: item, 50, warmup=10).period_s,
-    )
+    return latencies
 
 
 def _neighbour(cpu: int, seconds: float) -> subprocess.Popen[str]:
@@ -155,7 +163,7 @@ def _shown(found: dict[str, list[Found]]) -> str:
     for count, rounds in found.items():
         columns = [
             sorted(getattr(one, name) * 1e3 for one in rounds)
-            for name in ("lost_s", "busy_s", "latency_s", "period_s")
+            for name in ("busy_s", "latency_s", "lost_s", "period_s")
         ]
         rows.append(
             (
@@ -163,7 +171,7 @@ def _shown(found: dict[str, list[Found]]) -> str:
                 *(f"{statistics.median(c):.2f} [{c[0]:.2f}, {c[-1]:.2f}]" for c in columns),
             )
         )
-    headers = ("spins", "neighbour loses", "processor time", "latency", "period alone")
+    headers = ("spins", "processor time", "latency", "neighbour loses", "item after item")
     return table(headers, rows) + "\nmilliseconds an item"
 
 
