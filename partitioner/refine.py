@@ -1,10 +1,10 @@
 """From the plan predicted best to the plan measured best: run, correct the times, solve again.
 
 Each round runs the plans that are predicted best and were not run yet, in turn with the first plan
-and the best so far. What their stages took while the others were busy goes into the problem
-(`partitioner.correction`), which is solved again. The plan that took the least time is kept
-(`partitioner.contest`); measure it again before quoting it, for the least of several noisy figures
-is a little too good.
+and the best so far; the first round also the simple alternatives that are predicted close. What
+their stages took while the others were busy goes into the problem (`partitioner.correction`), which
+is solved again. The plan that took the least time is kept (`partitioner.contest`); measure it again
+before quoting it, for the least of several noisy figures is a little too good.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ __all__ = ["Refined", "refine"]
 _CLOSE = 0.25
 # How many plans are ranked, of which those that differ where it matters are tried.
 _RANKED = 24
+# Simple alternatives that run in the first round besides the new plans.
+_MOST_SIMPLE = 3
 
 Progress = Callable[[str, float], None]
 
@@ -94,7 +96,7 @@ def refine(
     repeats : int
         How often every plan of a round runs.
     fresh : int
-        New plans in a round.
+        New plans in a round. In the first, simple alternatives come on top.
     progress : callable
         Told what is done, and how much of it, from 0 to 1.
 
@@ -118,6 +120,8 @@ def refine(
     for number in range(rounds):
         candidates = _candidates(known, now, strategy, replicas, time_limit_s)
         new = contest.new(candidates, fresh)
+        if not made:
+            new += _simple(candidates, choice, new)
         if made and not new:
             stopped = f"no other plan is predicted within {_CLOSE:.0%} of the best"
             break
@@ -158,6 +162,15 @@ def _candidates(
     most = now.solution.evaluation.value(known.objective) * (1 + _CLOSE)
     order = sorted(range(len(wanted)), key=lambda each: (values[each], wanted[each].stage_of))
     return [wanted[each] for each in order if values[each] <= most]
+
+
+def _simple(
+    candidates: Sequence[Solution], choice: Choice, without: Sequence[Solution]
+) -> list[Solution]:
+    """The best simple alternatives among the candidates: what the plan must not be slower than."""
+    left = {plan_key(solution) for _, solution in choice.others}
+    left -= {plan_key(solution) for solution in (choice.solution, *without)}
+    return [solution for solution in candidates if plan_key(solution) in left][:_MOST_SIMPLE]
 
 
 def _result(

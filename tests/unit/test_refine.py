@@ -179,7 +179,7 @@ def test_the_truly_best_plan_is_found(refined: Refiner, problem: Problem, board:
 def test_what_was_predicted_before_and_after(
     refined: Refiner, problem: Problem, board: Machine
 ) -> None:
-    result, runner = refined(slowed(problem, board, 0))
+    result, runner = refined(slowed(problem, board, 6))
     told = result.refinement
     truth = runner.of(result.plan).period_s
     assert told.before.predicted is not None
@@ -208,13 +208,30 @@ def test_a_profile_that_is_right_is_left_alone(refined: Refiner, problem: Proble
     assert result.plan.predicted.status == "OPTIMAL"
 
 
+def test_simple_alternatives_run_in_the_first_round(refined: Refiner, problem: Problem) -> None:
+    # Those that are predicted within a quarter of the best, besides one new plan.
+    result, _ = refined(problem, rounds=1, fresh=1)
+    choice = choose(problem)
+    best_s = choice.solution.evaluation.period_s
+    close = {
+        round(solution.evaluation.period_s, 9)
+        for _, solution in choice.others
+        if best_s < solution.evaluation.period_s <= 1.25 * best_s
+    }
+    ran = {round(t.predicted_s, 9) for t in result.refinement.rounds[0].trials}
+    assert close
+    assert close <= ran
+
+
 def test_rounds_end_when_they_are_used_up(
     refined: Refiner, problem: Problem, board: Machine
 ) -> None:
-    truth = slowed(problem, board, 0)
+    truth = slowed(problem, board, 6)
     result, runner = refined(truth, rounds=1, repeats=2, fresh=1)
     assert result.refinement.stopped == "these are as many rounds as were asked for"
-    assert runner.ran == [("plan 0", "plan 1")] * 2
+    assert len(runner.ran) == 2
+    assert runner.ran[0] == runner.ran[1]
+    assert runner.ran[0][:2] == ("plan 0", "plan 1")
     # Not the best plan, but no proof is claimed of it either.
     assert result.plan.predicted is not None
     assert result.plan.predicted.status == "FEASIBLE"
@@ -246,7 +263,7 @@ def test_a_machine_that_gets_faster_is_no_faster_plan(
     chain: OpGraph, board: Machine, table: ProfileTable, problem: Problem
 ) -> None:
     # Something else ran during the first round.
-    truth = slowed(problem, board, 0)
+    truth = slowed(problem, board, 6)
     runner = Truth(truth, chain, board)
     runner.slowness = [1.6, 1.6, 1.6, 1.0]
     result = refine(problem, choose(problem), chain, board, table, runner, rounds=4)
@@ -303,7 +320,7 @@ def test_the_strategy_is_kept(refined: Refiner, problem: Problem) -> None:
 def test_the_plan_before_is_an_alternative(
     refined: Refiner, problem: Problem, board: Machine
 ) -> None:
-    result, _ = refined(slowed(problem, board, 0))
+    result, _ = refined(slowed(problem, board, 6))
     assert result.refinement.chosen != 0
     before = {other.name: other for other in result.plan.alternatives}["before refining"]
     first = result.refinement.rounds[0].trials[0]
@@ -340,7 +357,7 @@ def test_no_rounds_are_refused(refined: Refiner, problem: Problem) -> None:
 
 
 def test_the_table_of_trials(refined: Refiner, problem: Problem, board: Machine) -> None:
-    result, _ = refined(slowed(problem, board, 0))
+    result, _ = refined(slowed(problem, board, 6))
     text = str(result.refinement)
     assert text.startswith(
         f"refined in {len(result.refinement.rounds)} rounds of 3 repeats: plan "
