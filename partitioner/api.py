@@ -74,7 +74,7 @@ def auto_partition(
     max_stages : int, optional
         Default: as many as there are cores and accelerators.
     replicas : int
-        Most equal replicas that a stage may have, items going to each in turn.
+        Most replicas that a stage, or the whole model, may have; items go to each in turn.
     memory_budgets : mapping of str to int, optional
         Bytes by memory pool or device name.
     pins : mapping of str to str, optional

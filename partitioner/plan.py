@@ -22,8 +22,8 @@ __all__ = ["MOST_REPLICAS", "STRATEGIES", "Alternative", "Placement", "Plan", "P
 
 VERSION = 1
 
-MOST_REPLICAS = 8
-"""Most equal replicas of a stage, unless asked for otherwise."""
+MOST_REPLICAS = 16
+"""Most replicas of a stage or of the whole model, unless asked for otherwise."""
 
 STRATEGIES: Mapping[str, str] = {
     "best": "whichever is best: a pipeline or a simple alternative",

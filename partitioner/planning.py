@@ -69,7 +69,7 @@ def choose(
     strategy : str
         A key of `STRATEGIES`.
     replicas : int
-        Most equal replicas that a stage may have.
+        Most replicas that a stage, or the whole model, may have.
     time_limit_s : float
         Solver time.
     progress : callable, optional
@@ -83,7 +83,7 @@ def choose(
         If the strategy is unknown.
     """
     require_strategy(strategy)
-    others = alternatives(problem)
+    others = alternatives(problem, replicas)
     hint = min(
         (solution for _, solution in others if all(len(o) == 1 for o in solution.placements)),
         key=lambda solution: solution.evaluation.value(problem.objective),

@@ -48,12 +48,12 @@ def replicas(problem: Problem, options: Sequence[int]) -> Solution | None:
     return scored(problem, (0,) * problem.n_ops, (tuple(options),), name)
 
 
-def best_replicas(problem: Problem) -> Solution | None:
-    """The best replicas on two or more options that fit the resources together."""
+def best_replicas(problem: Problem, most: int) -> Solution | None:
+    """The best 2 to `most` replicas on options that fit the resources together."""
     best: Solution | None = None
     able = [option for option in range(problem.n_options) if single(problem, option)]
     for options in _sets(problem, able):
-        if len(options) > 1:
+        if 1 < len(options) <= most:
             best = best_of(problem, best, replicas(problem, options))
     return best
 
@@ -86,7 +86,9 @@ def proportional_split(problem: Problem, options: Sequence[int]) -> Solution | N
     return _split(problem, assigned, options, "proportional split")
 
 
-def alternatives(problem: Problem) -> tuple[tuple[str, Solution], ...]:
+def alternatives(
+    problem: Problem, most_replicas: int = _MOST_SETS
+) -> tuple[tuple[str, Solution], ...]:
     """Every simple alternative that is feasible, by name, in a fixed order.
 
     Each option alone, the best replicas of the whole model, and the best equal and proportional
@@ -96,7 +98,7 @@ def alternatives(problem: Problem) -> tuple[tuple[str, Solution], ...]:
         (f"single {problem.option_names[option]}", single(problem, option))
         for option in range(problem.n_options)
     ]
-    copies = best_replicas(problem)
+    copies = best_replicas(problem, most_replicas)
     found.append((copies.stats.method if copies else "replicas", copies))
     splits: tuple[Callable[[Problem, Sequence[int]], Solution | None], ...] = (
         equal_split,

@@ -438,6 +438,18 @@ def test_a_stage_has_replicas_on_a_cluster(graph: OpGraph, origin: Origin, quad:
     assert adopt(plan, graph, quad, table, problem, choice) == plan
 
 
+@pytest.mark.parametrize(("most", "period_ms"), [(4, 8.2 / 4), (3, 2.2), (2, 3.1), (1, 6.2)])
+def test_replicas_are_limited(
+    graph: OpGraph, origin: Origin, quad: Machine, most: int, period_ms: float
+) -> None:
+    # The whole model on each core, or conv_0 alone on as many as it may have.
+    table = on_quad(graph, origin, dict.fromkeys((1, 2, 3, 4), (6.0, 1.0, 0.5, 0.5)))
+    choice = choose(build_problem(graph, table, quad), replicas=most)
+    assert choice.solution.evaluation.period_s == pytest.approx(period_ms * 1e-3)
+    for solution in (choice.solution, *(other for _, other in choice.others)):
+        assert max(map(len, solution.placements)) <= most
+
+
 def test_cores_that_a_person_chose_are_kept(graph: OpGraph, origin: Origin, quad: Machine) -> None:
     table = on_quad(graph, origin, dict.fromkeys((1, 2, 3, 4), (6.0, 1.0, 0.5, 0.5)))
     problem = build_problem(graph, table, quad, max_stages=2)
