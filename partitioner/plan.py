@@ -104,6 +104,8 @@ class Predicted:
         How they were counted (`partitioner.problem.LatencyModel`; docs/architecture.md, Time).
     estimated : bool
         True when the times behind it were not measured.
+    interpolated : int
+        Kernels whose times lie between measured ones with more and with fewer threads.
     """
 
     period_s: float
@@ -115,6 +117,7 @@ class Predicted:
     latency_model: str = "atomic"
     transfer_model: str = "sync"
     estimated: bool = False
+    interpolated: int = 0
 
     def value(self, objective: str) -> float:
         """Period or latency, seconds."""

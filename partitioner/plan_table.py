@@ -42,6 +42,8 @@ def plan_table(plan: Plan) -> str:
         lines.append("predicted: nothing, the stages were edited; plan or run again with a profile")
         return "\n".join(lines)
     kind = "estimated, not measured" if predicted.estimated else "from measured op times"
+    if predicted.interpolated:
+        kind += f", {predicted.interpolated} of them between measured numbers of threads"
     gap = predicted.gap(plan.objective)
     lines += [
         f"predicted ({kind}): period {format_seconds(predicted.period_s)} "

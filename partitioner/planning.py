@@ -24,7 +24,8 @@ from partitioner.plan import (
 )
 from partitioner.plan_check import assignment_of, device_for, stage_tensors, verify_plan
 from partitioner.problem import Evaluation, Problem, Solution, Status
-from partitioner.profiling.table import ProfileTable
+from partitioner.profiling.counts import rests_on
+from partitioner.profiling.table import OpKey, ProfileTable
 from partitioner.solvers import Progress, alternatives, neighbours, solve
 from partitioner.solvers.replicate import Replicated, with_replicas, with_twins
 
@@ -212,7 +213,8 @@ def make_plan(
         predicted=_predicted(
             problem,
             solution.evaluation,
-            table,
+            estimated=table.estimated,
+            interpolated=len(_unmeasured(graph, machine, table, solution)),
             bound_s=bound_s,
             status=Status.OPTIMAL if proven else Status.FEASIBLE,
             method=solution.stats.method,
@@ -347,6 +349,15 @@ def _take(option: Device, cores: Mapping[str, Iterator[int]]) -> tuple[int, ...]
     return tuple(islice(cores[option.name], option.threads))
 
 
+def _unmeasured(
+    graph: OpGraph, machine: Machine, table: ProfileTable, solution: Solution
+) -> tuple[OpKey, ...]:
+    """Interpolated times behind a solution's figures."""
+    options = options_of(machine)
+    places = [[options[option] for option in stage] for stage in solution.placements]
+    return rests_on(table, graph, solution.stage_of, places)
+
+
 def _traffic(
     problem: Problem, stage_of: tuple[int, ...], n_stages: int
 ) -> tuple[np.ndarray[tuple[int, ...], np.dtype[np.float64]], ...]:
@@ -365,8 +376,9 @@ def _traffic(
 def _predicted(
     problem: Problem,
     evaluation: Evaluation,
-    table: ProfileTable,
     *,
+    estimated: bool,
+    interpolated: int,
     bound_s: float,
     status: Status,
     method: str,
@@ -380,5 +392,6 @@ def _predicted(
         bottleneck=evaluation.bottleneck,
         latency_model=problem.latency_model.value,
         transfer_model="sync",
-        estimated=table.estimated,
+        estimated=estimated,
+        interpolated=interpolated,
     )

@@ -462,3 +462,21 @@ def test_cores_that_a_person_chose_are_kept(graph: OpGraph, origin: Origin, quad
     found = adopt(edited, graph, quad, table, problem, choice)
     assert [stage.placements[0].cpus for stage in found.stages] == [(7,), (4, 6)]
     assert found.predicted is not None
+
+
+def test_a_plan_says_what_lies_between_measured_times(
+    graph: OpGraph, origin: Origin, quad: Machine
+) -> None:
+    table = on_quad(graph, origin, {1: (6.0,) * 4, 2: (3.0,) * 4, 3: (1.0,) * 4, 4: (5.0,) * 4})
+    rows = {
+        key: replace(row, runs=0, interpolated=True) if key.threads == 3 else row
+        for key, row in table.ops.items()
+    }
+    problem = build_problem(graph, table, quad)
+    for known, count in ((table, 0), (replace(table, ops=rows), 4)):
+        plan = make_plan(graph, quad, known, problem, choose(problem, strategy="single"))
+        assert [len(place.cpus) for place in plan.stages[0].placements] == [3]
+        assert plan.predicted is not None
+        assert plan.predicted.interpolated == count
+        said = "measured op times, 4 of them between measured numbers of threads)"
+        assert (said in str(plan)) == (count > 0)
