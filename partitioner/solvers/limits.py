@@ -42,7 +42,8 @@ class Limits:
     max_ideals : int
         Downsets that dynamic programming may enumerate before it gives way.
     max_pairs : int
-        Pairs of downsets that it may price, about ten million a second, before it gives way.
+        Pairs of downsets that it may price at once, about ten million a second, or keep for the
+        states that are reached, before it gives way.
     interrupted : threading.Event
         Set by Ctrl-C. Limits made by `dataclasses.replace` share it, so that it ends a solve
         with everything that is solved on the way.
