@@ -4,11 +4,14 @@ The slow core is an equal one whose processes are in a control group with a quot
 the plan is made, frozen, then refined by the clock; after that the plan before and after refining,
 each device alone, the weighted replicas, the equal and the proportional split run in turn, in an
 order drawn anew in each round, each time in fresh processes. The refined plan runs twice in a
-round: what differs between equal things is the noise. Ratios are paired by round; the upper limit
-is the one-sided 95 % limit of their geometric mean, by Student's t over the rounds. An alternative
-that was slower by over 30 % in each of the first two rounds is left out of the later ones.
+round: what differs between equal things is the noise, and their geometric mean stands for the
+plan. Ratios are paired by round; each limit is the one-sided 95 % limit of their median, by
+bootstrap over the rounds. The plan is not slower than an alternative if the upper limit is at most
+1, or exceeds it by no more than the noise where that is below 5 %; slower if the lower limit
+exceeds 1 by more than the noise. An alternative that was slower by over 30 % in each of the first
+two rounds is left out of the later ones.
 
-    python benchmarks/clusters.py [--networks NAME ...] [--share 0.4] [--rounds 5] [--json FILE]
+    python benchmarks/clusters.py [--networks NAME ...] [--share 0.4] [--rounds 7] [--json FILE]
 """
 
 from __future__ import annotations
@@ -20,9 +23,9 @@ import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from partitioner import Machine, Partition, Plan, auto_partition, make_plan, zoo
 from partitioner.cli import show_progress
@@ -46,7 +49,16 @@ NETWORKS = (
 BEFORE, PLAN, AGAIN = "before refining", "plan", "plan again"
 BAR_BEFORE, BAR_AFTER = 0.10, 0.05
 FEWEST_ROUNDS, SETTLED = 2, 1.3
-CONFIDENCE = 0.95
+CONFIDENCE, DRAWS = 0.95, 20_000
+MOST_NOISE = 0.05
+
+
+class Ratio(NamedTuple):
+    """Median and its one-sided limits."""
+
+    median: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -69,30 +81,43 @@ class Found:
     def alternatives(self) -> list[str]:
         return [n for n in self.periods_s if n not in (BEFORE, PLAN, AGAIN, *self.same)]
 
+    def rounds_s(self, name: str) -> list[float]:
+        """Period by round; of the plan's two runs the geometric mean."""
+        if name == PLAN:
+            return np.sqrt(np.multiply(self.periods_s[PLAN], self.periods_s[AGAIN])).tolist()
+        return self.periods_s[name]
+
     def period_s(self, name: str) -> float:
-        return statistics.median(self.periods_s[name])
+        return statistics.median(self.rounds_s(name))
 
     def error(self, name: str) -> float:
         return self.predicted_s[name] / self.period_s(name) - 1
 
-    def ratio(self, name: str, other: str) -> tuple[float, float]:
-        """Period of one over another's, paired by round: median and upper limit."""
-        pairs = zip(self.periods_s[name], self.periods_s[other], strict=False)
-        logs = np.log([a / b for a, b in pairs])
-        step = stats.t.ppf(CONFIDENCE, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs))
-        return float(np.exp(np.median(logs))), float(np.exp(logs.mean() + step))
+    def ratio(self, name: str, other: str) -> Ratio:
+        """Period of one over another's, paired by round."""
+        pairs = zip(self.rounds_s(name), self.rounds_s(other), strict=False)
+        return _ratio([a / b for a, b in pairs])
 
     @property
     def noise(self) -> float:
         """How far the upper limit of equal things lies above 1."""
-        return max(self.ratio(AGAIN, PLAN)[1], self.ratio(PLAN, AGAIN)[1]) - 1
+        pairs = zip(self.periods_s[PLAN], self.periods_s[AGAIN], strict=True)
+        equal = _ratio([a / b for a, b in pairs])
+        return max(equal.high, 1 / equal.low) - 1
+
+
+def _ratio(ratios: list[float]) -> Ratio:
+    rng = np.random.default_rng(0)
+    drawn = np.median(rng.choice(ratios, (DRAWS, len(ratios))), axis=1)
+    low, high = np.quantile(drawn, [1 - CONFIDENCE, CONFIDENCE])
+    return Ratio(statistics.median(ratios), float(low), float(high))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--networks", nargs="+", default=NETWORKS, choices=zoo.names())
     parser.add_argument("--share", type=float, default=0.4, help="of a core's time, the slow one's")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each pipeline in a round")
     parser.add_argument("--refine", type=int, default=2, help="rounds of refining")
     parser.add_argument("--profile-seconds", type=float, default=6.0)
@@ -133,7 +158,7 @@ def _one(network: str, machine: Machine, arguments: argparse.Namespace) -> Found
         refined = part.refined(arguments.refine, progress=progress) if arguments.refine else part
     alternatives = _alternatives(part)
     contest = {PLAN: refined.plan, AGAIN: refined.plan, BEFORE: part.plan, **alternatives}
-    ours = refined.plan.assignment_hash
+    ours = _words(refined.plan)
     return Found(
         network,
         predicted_s={
@@ -141,7 +166,7 @@ def _one(network: str, machine: Machine, arguments: argparse.Namespace) -> Found
         },
         cut={name: _words(plan) for name, plan in contest.items()},
         periods_s=_rounds(part, contest, network, arguments),
-        same=tuple(n for n, plan in alternatives.items() if plan.assignment_hash == ours),
+        same=tuple(n for n, plan in alternatives.items() if _words(plan) == ours),
         seconds=time.monotonic() - began,
     )
 
@@ -240,8 +265,18 @@ def _ratios(found: list[Found]) -> str:
 def _cell(one: Found, name: str) -> str:
     if name in one.same:
         return "is the plan"
-    ratio, upper = one.ratio(PLAN, name)
-    return f"{ratio:.3f} (<= {upper:.3f})"
+    ratio = one.ratio(PLAN, name)
+    return f"{ratio.median:.3f} (<= {ratio.high:.3f})"
+
+
+def _verdict(ratio: Ratio, noise: float) -> str:
+    if ratio.high <= 1:
+        return "faster"
+    if ratio.high <= 1 + noise <= 1 + MOST_NOISE:
+        return "not slower, within the noise"
+    if ratio.low > 1 + noise:
+        return "slower"
+    return "inconclusive"
 
 
 def _verdicts(found: list[Found]) -> str:
@@ -249,14 +284,12 @@ def _verdicts(found: list[Found]) -> str:
     for one in found:
         best = min(one.alternatives, key=one.period_s)
         for name in (BEFORE, PLAN):
-            ratio, upper = one.ratio(name, best)
-            word = "met" if upper <= 1 + one.noise else "missed"
-            if word == "missed" and ratio <= 1 + one.noise:
-                word = "inconclusive, the rounds differ too much"
+            ratio = one.ratio(name, best)
             label = "refined plan" if name == PLAN else f"plan {name}"
             lines.append(
-                f"{one.network}: {label} over the best alternative ({best}): {ratio:.3f}, upper "
-                f"limit {upper:.3f}, bar 1 + noise of {one.noise:.1%}: {word}"
+                f"{one.network}: {label} over the best alternative ({best}): {ratio.median:.3f} "
+                f"[{ratio.low:.3f}, {ratio.high:.3f}], noise {one.noise:.1%}: "
+                f"{_verdict(ratio, one.noise)}"
             )
     for name, bar in ((BEFORE, BAR_BEFORE), (PLAN, BAR_AFTER)):
         errors = [abs(one.error(name)) for one in found]
