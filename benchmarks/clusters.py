@@ -271,7 +271,7 @@ def _cell(one: Found, name: str) -> str:
 
 def _verdict(ratio: Ratio, noise: float) -> str:
     if ratio.high <= 1:
-        return "faster"
+        return "not slower"
     if ratio.high <= 1 + noise <= 1 + MOST_NOISE:
         return "not slower, within the noise"
     if ratio.low > 1 + noise:
