@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from networks import NETWORKS
 
 from partitioner import Machine, Partition, Plan, auto_partition, make_plan, zoo
 from partitioner.cli import show_progress
@@ -36,16 +37,6 @@ from partitioner.plan_table import format_seconds, table
 from partitioner.runtime.cgroup import quota
 from partitioner.runtime.compare import run_each
 
-NETWORKS = (
-    "squeezenet",
-    "shufflenet",
-    "resnet50",
-    "inception_v1",
-    "densenet121",
-    "ppocr_det",
-    "ddddocr_det",
-    "minilm",
-)
 BEFORE, PLAN, AGAIN = "before refining", "plan", "plan again"
 BAR_BEFORE, BAR_AFTER = 0.10, 0.05
 FEWEST_ROUNDS, SETTLED = 2, 1.3

@@ -154,7 +154,8 @@ def _request(part: Partition, items: Path) -> dict[str, Any]:
     """What a probe is told: the parts, what each takes and leaves, and the model's inputs."""
     graph = part.graph
     item = part.samples(1)[0]
-    np.savez(items, **{str(t): item[graph.tensors[t].name] for t in graph.inputs})  # type: ignore[arg-type]
+    arrays: dict[str, Any] = {str(t): item[graph.tensors[t].name] for t in graph.inputs}
+    np.savez(items, **arrays)
     whole = split(part.module, graph, [0] * len(graph.ops))[0]
     borders = stage_tensors(graph, assignment_of(part.plan, graph))
     uncut = stage_tensors(graph, [0] * len(graph.ops))

@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from networks import NETWORKS
 
 from partitioner import Partition, auto_partition, build_problem, evaluate, split, zoo
 from partitioner.cli import show_progress
@@ -29,16 +30,6 @@ from partitioner.profiling.collect import with_visit
 from partitioner.profiling.measure import measure_in_place
 from partitioner.report import Report
 
-NETWORKS = (
-    "squeezenet",
-    "shufflenet",
-    "resnet50",
-    "inception_v1",
-    "densenet121",
-    "ppocr_det",
-    "ddddocr_det",
-    "minilm",
-)
 GAIN = 1.8
 STEPS = ("op_sum", "predicted", "stage_measured", "measured")
 KINDS = ("single", "all cores", "replicas", "equal split", "proportional split")

@@ -210,9 +210,6 @@ class Partition:
         ------
         OutputError
             If outputs are not the uncut model's.
-
-        Raises
-        ------
         InputError
             If there are no items, no rounds, or an item does not fit the model.
         """

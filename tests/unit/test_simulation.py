@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -416,9 +417,9 @@ def test_a_profile_without_hand_over(
         ({"records": [Records(0, 0, "", np.zeros((0, 6), np.int64))]}, "0 records of stage 0"),
     ],
 )
-def test_wrong_numbers(options: dict[str, object], message: str) -> None:
+def test_wrong_numbers(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        simulate(plan_of(1.0, 2.0), **{"items": 20, **options})  # type: ignore[arg-type]
+        simulate(plan_of(1.0, 2.0), **{"items": 20, **options})
 
 
 def test_wrong_contention() -> None:
