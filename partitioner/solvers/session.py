@@ -9,6 +9,7 @@ from dataclasses import replace
 from partitioner.errors import InfeasibleError, NoneFoundError, ProblemError
 from partitioner.problem import Problem, Solution, SolveStats, Status
 from partitioner.solvers.diagnosis.obvious import certain_causes, explain_infeasible
+from partitioner.solvers.interrupt import noticed
 from partitioner.solvers.limits import RELATIVE, Clock, Limits
 from partitioner.solvers.reduce import Units, reduce_ops
 from partitioner.solvers.scoring import best_of
@@ -108,12 +109,15 @@ class Session:
     @contextmanager
     def interruptible(self) -> Iterator[None]:
         """Within it, Ctrl-C ends the solve with the best assignment so far, if there is one."""
+        interrupted = self.limits.interrupted
+        before = interrupted.is_set()
         try:
-            yield
+            with noticed(interrupted):
+                yield
         except KeyboardInterrupt:
-            self.limits.interrupted.set()
-            if self.best is None:
-                raise
+            interrupted.set()
+        if interrupted.is_set() and not before and self.best is None:
+            raise KeyboardInterrupt
 
     def result(self) -> Solution:
         """The best assignment with its proof.

@@ -286,7 +286,9 @@ def test_repartition_and_coarser_problems_lead_to_the_optimum(seed: int) -> None
     model = of(problem)
     start = greedy(model, range(len(model.slots_of)))
     clock = Clock(2.0)
-    found = [slots for _, slots in repartition(model, start, 0, 1, lambda: clock.left_s)]
+    found = [
+        slots for _, slots in repartition(model, start, Limits(workers=1), lambda: clock.left_s)
+    ]
     values = [evaluate(problem, *model.assignment(slots)).period_s for slots in [start, *found]]
     assert values == sorted(values, reverse=True)
     assert values[-1] == pytest.approx(best, rel=1e-6)

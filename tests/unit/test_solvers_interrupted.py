@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +19,11 @@ from problem_builder import build, uniform
 
 from partitioner.problem import Objective, Problem, Status
 from partitioner.solvers import k_best, solve
-from partitioner.solvers.cpsat.sound import run_sound
+from partitioner.solvers.cpsat import search
+from partitioner.solvers.cpsat.sound import run_sound, sound_solver
+from partitioner.solvers.free import cpsat as free_cpsat
 from partitioner.solvers.kbest import kbest
+from partitioner.solvers.limits import Limits
 
 LIMIT_S = 60.0
 
@@ -91,6 +96,35 @@ def test_the_best_so_far(free: bool, method: str, sent: Callable[[], None]) -> N
         signal.raise_signal(signal.SIGINT)
 
 
+class Finalized:
+    """Raises the signal when it goes: Python drops the exception, and only says so."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_a_signal_whose_exception_is_dropped(free: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = replace(hard(), contiguous=not free)
+    dropped: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: dropped.append(args.exc_type))
+    alive = [Finalized()]
+
+    def solver(*args: Any) -> Any:
+        alive.clear()
+        return sound_solver(*args)
+
+    for room in (search, free_cpsat):
+        monkeypatch.setattr(room, "sound_solver", solver)
+    began = time.perf_counter()
+    found = solve(problem, method="cpsat", time_limit_s=LIMIT_S, workers=2)
+    assert time.perf_counter() - began < 10
+    assert dropped == [KeyboardInterrupt]
+    assert found.stats.status is Status.FEASIBLE
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
 def test_the_plans_known_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kbest, "_complete", interrupt)
     (found,) = k_best(hard(), 3, time_limit_s=1.0)
@@ -121,5 +155,5 @@ def test_a_signal_just_before_the_search_is_waited_for(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", signalled)
     with pytest.raises(KeyboardInterrupt):
-        run_sound(Search(), cp_model.CpModel())
+        run_sound(Search(), cp_model.CpModel(), Limits())
     assert Search.stopped.is_set()

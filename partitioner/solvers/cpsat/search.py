@@ -137,7 +137,7 @@ def _run(model: Model, watch: _Watch, floor: float, *, careful: bool) -> Found:
     solver.parameters.cp_model_presolve = not careful
     solver.parameters.relative_gap_limit = RELATIVE / 4
     try:
-        status = run_sound(solver, model.cp, watch)
+        status = run_sound(solver, model.cp, watch.limits, watch)
     except KeyboardInterrupt:
         assignment, evaluation = watch.best or (None, None)
         return Found(assignment, evaluation, floor, finished=False, interrupted=True)

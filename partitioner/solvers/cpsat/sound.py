@@ -37,11 +37,12 @@ def sound_solver(limits: Limits, seconds: float) -> Any:
     return solver
 
 
-def run_sound(solver: Any, model: cp_model.CpModel, watch: Any = None) -> Any:
+def run_sound(solver: Any, model: cp_model.CpModel, limits: Limits, watch: Any = None) -> Any:
     """Solve, `watch` being told of every solution; the status.
 
     It runs in a thread of its own: a thread inside CP-SAT sees no signal until the end. This one
-    looks every now and then, as a signal that another thread receives does not wake it.
+    looks every now and then: a signal that another thread receives does not wake it, and one may
+    have come before that raised nothing here.
 
     Raises
     ------
@@ -52,6 +53,8 @@ def run_sound(solver: Any, model: cp_model.CpModel, watch: Any = None) -> Any:
     try:
         running = thread.submit(solver.solve, model, watch)
         while not running.done():
+            if limits.interrupted.is_set():
+                raise KeyboardInterrupt
             wait([running], _LOOK_S)
         return running.result()
     except KeyboardInterrupt:

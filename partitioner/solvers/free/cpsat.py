@@ -350,8 +350,7 @@ def prove(
     without: Sequence[Sequence[int]],
     bits: int,
     time_s: float,
-    workers: int,
-    seed: int,
+    limits: Limits,
     found: Callable[[list[int], float], None],
 ) -> Outcome:
     """Run CP-SAT until proof or the end of time; not at all where its model would be too large.
@@ -368,6 +367,8 @@ def prove(
         Slots of assignments that are left out.
     bits : int
         Bits that the ceiling takes as an integer.
+    limits : Limits
+        Whose workers, seed and interruption hold; time is `time_s`.
     found : callable
         Told every assignment found and the bound at that time.
     """
@@ -383,9 +384,9 @@ def prove(
         rows.forbid(slots)
     if start is not None:
         rows.hint(canonical(model, start))
-    solver = sound_solver(Limits(workers=workers, seed=seed), max(0.05, clock.left_s))
+    solver = sound_solver(limits, max(0.05, clock.left_s))
     solver.parameters.symmetry_level = 1
-    status = run_sound(solver, rows.cp, _Watch(rows, quantum, found))
+    status = run_sound(solver, rows.cp, limits, _Watch(rows, quantum, found))
     if status == cp_model.INFEASIBLE:
         return Outcome(float("inf"), finished=True)
     if status == cp_model.UNKNOWN:

@@ -29,8 +29,7 @@ _ROUND_S = 4.0
 def repartition(
     model: FreeModel,
     start: Sequence[int],
-    seed: int,
-    workers: int,
+    limits: Limits,
     left_s: Callable[[], float],
 ) -> Iterator[tuple[float, list[int]]]:
     """Improve an assignment that keeps all limits until time is up.
@@ -39,6 +38,8 @@ def repartition(
     ----------
     start : sequence of int
         Slot of each unit.
+    limits : Limits
+        Whose workers, seed and interruption hold; time is what `left_s` says.
     left_s : callable
         Seconds left.
 
@@ -47,7 +48,7 @@ def repartition(
     float, list of int
         The objective's largest load and the slots, whenever it is lower than all before.
     """
-    rng = random.Random(seed)
+    rng = random.Random(limits.seed)
     state = State(model, start, float("inf"))
     best = state.value()
     if best <= 0 or too_large(terms(model), left_s()):
@@ -62,7 +63,7 @@ def repartition(
             if size > model.n_slots:
                 return
             continue
-        slots, ended = _divide(rows, state, chosen, min(_ROUND_S, left_s()), workers, seed)
+        slots, ended = _divide(rows, state, chosen, min(_ROUND_S, left_s()), limits)
         moved = None if slots is None else State(model, slots, float("inf"))
         if moved is not None and moved.excess() <= 0 and _below(moved, state):
             state = moved
@@ -106,13 +107,12 @@ def _divide(
     state: State,
     chosen: tuple[int, ...],
     time_s: float,
-    workers: int,
-    seed: int,
+    limits: Limits,
 ) -> tuple[list[int] | None, bool]:
     """The best division that CP-SAT finds, and whether it is proven the best."""
     part = rows.narrowed(state.slot_of, chosen)
-    solver = sound_solver(Limits(workers=workers, seed=seed), max(0.05, time_s))
-    status = run_sound(solver, part)
+    solver = sound_solver(limits, max(0.05, time_s))
+    status = run_sound(solver, part, limits)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None, status == cp_model.INFEASIBLE
     return rows.read(lambda var: var if isinstance(var, int) else solver.value(var)), (

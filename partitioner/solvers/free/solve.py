@@ -235,8 +235,7 @@ def _cpsat(session: Session, model: FreeModel, time_s: float, *, bounds: bool = 
             without=without,
             bits=bits,
             time_s=left_s(),
-            workers=limits.workers,
-            seed=limits.seed,
+            limits=limits,
             found=found,
         )
         if not bounds:
@@ -321,7 +320,7 @@ def _improve(session: Session, model: FreeModel) -> None:
         session.offer(scored(problem, *model.assignment(slots), "improved"))
     start = _known(session, model) or start
     left_s = _part(session, _DIVIDE * clock.left_s)
-    for _, slots in repartition(model, start, limits.seed, limits.workers, left_s):
+    for _, slots in repartition(model, start, limits, left_s):
         session.offer(scored(problem, *model.assignment(slots), "improved"))
 
 
