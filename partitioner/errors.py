@@ -16,6 +16,7 @@ __all__ = [
     "ProblemError",
     "ProfileError",
     "StageError",
+    "TuningError",
 ]
 
 
@@ -57,6 +58,10 @@ class PlanError(PartitionerError):
 
 class BuildError(PartitionerError):
     """A stage cannot be lowered or compiled for its device."""
+
+
+class TuningError(PartitionerError):
+    """Records of tuning cannot be used, or kernels cannot be measured."""
 
 
 class InputError(PartitionerError):

@@ -48,6 +48,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("zoo", ("zoo",), "models as files; see ONLY"),
     ("frontend", ("frontend",), "a model becomes a module and its graph"),
     ("lowering", ("lowering",), "modules get kernels; plans are made before this"),
+    ("tuning", ("tuning",), "what kernels are made of where the rules are beaten, as data"),
     ("rewrite", ("rewrite",), "a module is split by a plan"),
     ("runtime", ("runtime",), "stages are built and run"),
     ("simulation", ("simulation",), "what the runtime would do, without running anything"),
@@ -91,6 +92,10 @@ ONLY: dict[str, tuple[tuple[str, ...], str]] = {
     "lowering": (
         ("errors", "files", "machine"),
         "the same for profiling and building, so it sees neither times nor plans",
+    ),
+    "tuning": (
+        ("errors", "files", "machine", "frontend", "lowering"),
+        "records are asked for while stages are built",
     ),
 }
 """Rooms that may import fewer than all rooms before them."""

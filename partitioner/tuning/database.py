@@ -1,0 +1,289 @@
+"""Tuning records on disk: MetaSchedule's own database in a folder for each kind of CPU.
+
+What is kept of an op is looked up by its signature, which stands as an attribute on the workload,
+so that nothing has to be lowered for it. The workload of a tile is not the op's kernel but an
+empty function: a rule makes the kernel, often several of them, from the tile alone, and the kernel
+itself would be some 50 KB a workload where the empty function takes 5. The workload of a
+schedule from TVM's design space is the kernel that it applies to.
+
+A row's times are one of three things: several of them for what was measured against the rule's
+kernel in alternation and with repeats (*confirmed*); one for what was tried; `LOST_S` for what did
+not compile, crashed, hung or gave wrong results. All but the rule's own are at the pace of the
+row of the rule's kernel before them: times that ratio which was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize, Schedule
+from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord, Workload
+from tvm.s_tir.schedule import Trace
+
+from partitioner.errors import TuningError
+from partitioner.files import write_json, write_text
+from partitioner.lowering import Choice
+
+__all__ = ["ABOUT", "LOST_S", "Database", "Row", "folders", "read", "require_usable", "with_cores"]
+
+WORKLOADS = "database_workload.json"
+RECORDS = "database_tuning_record.json"
+ABOUT = "about.json"
+LOST_S = 1e10
+"""Stands for the time of what cannot be measured, as in MetaSchedule's own records."""
+
+_VERSION = 1
+_OP = "partitioner.op"
+_TILE = "partitioner.tile"
+_BAD = (tvm.error.InternalError, ValueError, TypeError, KeyError, IndexError, AttributeError)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measured way of making an op's kernel.
+
+    Attributes
+    ----------
+    op : str
+        Signature.
+    threads : int
+    choice : Choice
+        Neither tile nor trace: as the rules do by themselves.
+    seconds : tuple of float
+        See the module.
+    """
+
+    op: str
+    threads: int
+    choice: Choice
+    seconds: tuple[float, ...]
+
+    @property
+    def median_s(self) -> float:
+        """Median of the times."""
+        return statistics.median(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a folder holds: rows in the order of writing, and the lines that are in order."""
+
+    rows: tuple[Row, ...]
+    workloads: tuple[str, ...] = ()
+    records: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def folders(folder: Path) -> Iterator[Path]:
+    """The folders of records below a folder, by name."""
+    for path in sorted(folder.iterdir()):
+        if any((path / name).exists() for name in (WORKLOADS, RECORDS)):
+            yield path
+
+
+def require_usable(folder: Path) -> None:
+    """Check that a folder's records, if it has any, are of this TVM and this format.
+
+    Raises
+    ------
+    TuningError
+        If they are not. Nothing is changed.
+    """
+    needed = f"records of TVM {tvm.__version__} are needed"
+    advice = "name another folder, or remove this one and tune again"
+    if not any((folder / name).exists() for name in (WORKLOADS, RECORDS, ABOUT)):
+        return
+    try:
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        version, made_by = about["version"], about["tvm"]
+    except OSError as error:
+        raise TuningError(
+            f"{folder}: {ABOUT} cannot be read ({error.strerror}), so nothing tells which TVM made "
+            f"these tuning records; {needed}; {advice}"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise TuningError(
+            f"{folder}: {ABOUT} does not tell which TVM made these tuning records; {needed}; "
+            f"{advice}"
+        ) from error
+    if made_by != tvm.__version__:
+        raise TuningError(
+            f"{folder}: these tuning records were made with TVM {made_by}; {needed}; {advice}"
+        )
+    if version != _VERSION:
+        raise TuningError(
+            f"{folder}: these tuning records have format {version!r}; {_VERSION} is needed; "
+            f"{advice}"
+        )
+
+
+def read(folder: Path) -> Content:
+    """Rows of a folder; lines that are no records, as a killed run leaves, are noted and left out.
+
+    Raises
+    ------
+    TuningError
+        If the records are of another TVM version or cannot be read.
+    """
+    require_usable(folder)
+    try:
+        workload_lines = _lines(folder / WORKLOADS)
+        record_lines = _lines(folder / RECORDS)
+    except OSError as error:
+        raise TuningError(
+            f"{error.filename}: cannot read tuning records: {error.strerror}; make the file "
+            "readable or name another folder"
+        ) from error
+    found = [_workload(line) for line in workload_lines]
+    while found and found[-1] is None:
+        found.pop()
+    rows, kept_records = [], []
+    for line in record_lines:
+        row = _row(line, found)
+        if row is not None:
+            rows.append(row)
+            kept_records.append(line)
+    # Rows name their workload by its place, so a bad line's place is kept.
+    kept_workloads = [
+        line if workload is not None else _placeholder(place)
+        for place, (line, workload) in enumerate(zip(workload_lines, found, strict=False))
+    ]
+    bad = len(workload_lines) - sum(workload is not None for workload in found)
+    lost = bad + len(record_lines) - len(kept_records)
+    notes: tuple[str, ...] = ()
+    if lost:
+        notes = (
+            f"{folder}: {lost} {'line is' if lost == 1 else 'lines are'} half-written or no tuning "
+            f"record, as a killed run leaves; the other {len(rows)} are used",
+        )
+    return Content(tuple(rows), tuple(kept_workloads), tuple(kept_records), notes)
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.exists():
+        return []
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def _workload(line: str) -> Any | None:
+    try:
+        workload = Workload.from_json(json.loads(line))
+        return workload if _OP in workload.mod["main"].attrs else None
+    except _BAD:
+        return None
+
+
+def _row(line: str, workloads: Sequence[Any | None]) -> Row | None:
+    try:
+        index, data = json.loads(line)
+        workload = workloads[index]
+        record = TuningRecord.from_json(data, workload)
+        row = Row(
+            op=str(workload.mod["main"].attrs[_OP]),
+            threads=int(record.target.attrs["num-cores"]),
+            choice=_choice(record.trace),
+            seconds=tuple(float(seconds.value) for seconds in record.run_secs),
+        )
+    except _BAD:
+        return None
+    return row if row.seconds else None
+
+
+def _choice(trace: Any) -> Choice:
+    insts = list(trace.insts)
+    if not insts:
+        return Choice()
+    last = insts[-1]
+    if str(last.kind.name) == "Annotate" and str(last.attrs[0]) == _TILE:
+        return Choice(tile=tuple(int(number) for number in last.inputs[1]))
+    return Choice(trace=json.dumps(trace.as_json()))
+
+
+def with_cores(target: Any, threads: int) -> Any:
+    """A target for a number of cores: MetaSchedule wants to know it, and users leave it out."""
+    return tvm.target.Target({**dict(target.export()), "num-cores": threads})
+
+
+class Database:
+    """Adds rows to a folder, a line at a time, so that a killed run loses none that is written.
+
+    Parameters
+    ----------
+    folder : Path
+        Of one kind of CPU. Made with the first row; half-written lines are then removed.
+    about : mapping
+        What else ``about.json`` tells.
+
+    Raises
+    ------
+    TuningError
+        If the folder's records are of another TVM version.
+    """
+
+    def __init__(self, folder: Path, about: dict[str, Any] | None = None) -> None:
+        self.folder = folder
+        self.content = read(folder)
+        self._about = about or {}
+        self._open: Any = None
+
+    def add(self, row: Row, target: Any, workload: Any | None = None) -> None:
+        """Write a row.
+
+        Parameters
+        ----------
+        row : Row
+        target : tvm.target.Target
+            What the kernel was made for.
+        workload : tvm.tirx.PrimFunc, optional
+            What the row's trace applies to; only such rows need it.
+        """
+        database = self._opened()
+        func = _stub() if row.choice.trace is None else workload
+        mod = _module(func, row.op)
+        sch = Schedule(mod)
+        if row.choice.trace is not None:
+            Trace.apply_json_to_schedule(json.loads(row.choice.trace), sch)
+        elif row.choice.tile is not None:
+            sch.annotate(sch.get_sblock("root"), _TILE, list(row.choice.tile))
+        cored = with_cores(target, row.threads)
+        kept = database.commit_workload(mod)
+        database.commit_tuning_record(TuningRecord(sch.trace, kept, list(row.seconds), cored))
+
+    def _opened(self) -> Any:
+        if self._open is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            about = {"version": _VERSION, "tvm": str(tvm.__version__), **self._about}
+            write_json(self.folder / ABOUT, about)
+            for name, lines in (
+                (WORKLOADS, self.content.workloads),
+                (RECORDS, self.content.records),
+            ):
+                _rewrite(self.folder / name, lines)
+            self._open = JSONDatabase(str(self.folder / WORKLOADS), str(self.folder / RECORDS))
+        return self._open
+
+
+def _rewrite(path: Path, lines: Sequence[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    if not path.exists() or path.read_bytes() != text.encode():
+        write_text(path, text)
+
+
+def _placeholder(place: int) -> str:
+    return json.dumps(Workload(_module(_stub(), f"line {place} was bad")).as_json())
+
+
+def _module(func: Any, op: str) -> Any:
+    return tvm.IRModule({"main": func.with_attr("global_symbol", "main").with_attr(_OP, op)})
+
+
+def _stub() -> Any:
+    block = SBlock([], [], [], "root", tirx.Evaluate(0))
+    return tirx.PrimFunc([], SBlockRealize([], True, block))
