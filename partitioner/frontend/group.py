@@ -106,7 +106,7 @@ def group(imported: Imported) -> Grouped:
             f"{model}: its ops do not make a well-formed Relax module; check that the module "
             "given is well-formed itself (tvm.relax.analysis.well_formed)"
         )
-    return Grouped(_graph(imported, slots, parts, outputs, names), module, imported.notes)
+    return Grouped(_graph(imported, module, slots, parts, outputs, names), module, imported.notes)
 
 
 def _outputs(slots: Slots, model: str) -> list[Slot]:
@@ -245,6 +245,7 @@ def _add(functions: dict[Any, Any], name: str, function: Any) -> Any:
 
 def _graph(
     imported: Imported,
+    module: Any,
     slots: Slots,
     parts: Sequence[_Part],
     outputs: Sequence[Slot],
@@ -272,7 +273,8 @@ def _graph(
             name=part.name,
             kind=part.kind,
             sources=sources[number],
-            signature=signature(imported.module, part.function),
+            # Of the function that is lowered, so that whoever has the module finds the same one.
+            signature=signature(module, module[part.name]),
             live_bytes=live[number],
             flops=sum(flops(slots.bindings[index].value) for index in part.members),
         )

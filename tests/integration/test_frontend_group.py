@@ -16,6 +16,8 @@ from tvm.script import from_source
 
 from partitioner.errors import GraphError
 from partitioner.frontend import group, load
+from partitioner.frontend.signature import signature
+from partitioner.rewrite.split import split
 
 _LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
@@ -289,6 +291,16 @@ def main(x: R.Tensor((4,), "float32")):
     ]
     two, same, three = (group(load(module(s))).graph.ops[0].signature for s in scalars)
     assert two == same != three
+
+
+def test_signatures_are_those_of_the_functions_in_the_module_and_in_its_stages():
+    # Records of tuning are looked up for what is lowered, profiles for what is in the graph.
+    for imported in (_chain(), load(relax.transform.LegalizeOps()(_chain().module))):
+        grouped = group(imported)
+        wanted = [op.signature for op in grouped.graph.ops]
+        for made in (grouped.module, *split(grouped.module, grouped.graph, [0] * len(wanted))):
+            functions = [made[op.name] for op in grouped.graph.ops]
+            assert [signature(made, function) for function in functions] == wanted
 
 
 def test_signatures_and_hashes_are_the_same_in_another_process(tmp_path):
