@@ -22,6 +22,7 @@ from partitioner.problem import Objective
 from partitioner.profiling.collect import collect
 from partitioner.profiling.table import OpKey, ProfileTable
 from partitioner.runtime.build import BuildCache, origin_of
+from partitioner.tuned import Tuning, builds_for, tuned, tuning_seconds
 
 __all__ = ["announce", "auto_partition", "import_model", "profile_model"]
 
@@ -55,6 +56,7 @@ def auto_partition(
     time_limit_s: float = 10.0,
     refine: int = 0,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
+    tuning: Tuning = "default",
     builds: BuildCache | None = None,
     progress: Progress = announce,
 ) -> Partition:
@@ -105,6 +107,10 @@ def auto_partition(
         took, and solving again; the plan that is best by the clock is kept. 0: none.
     input_shapes : mapping of str to sequence of int, optional
         For inputs whose dimensions the model leaves open.
+    tuning : "default", path, float, or None
+        How kernels are made: by the records of tuning that `builds` has, which are the user's own
+        and the shipped ones where nothing else was said; by those of a folder; after tuning for so
+        many seconds, kept for every later call; or by rule alone.
     builds : BuildCache, optional
         Where compiled stages are kept; default: the user's cache folder.
     progress : callable
@@ -130,7 +136,8 @@ def auto_partition(
             f"refine={refine}: rounds are 0 or more, and 0 with a given plan, which is used as it "
             "is; leave refine or plan out"
         )
-    builds = builds or BuildCache()
+    tuning_s = tuning_seconds(tuning)
+    builds = builds_for(tuning, builds)
     grouped = import_model(model, input_shapes=input_shapes)
     graph = grouped.graph
     price = partial(
@@ -146,13 +153,15 @@ def auto_partition(
         period_cap_s=period_cap_s,
         latency_cap_s=latency_cap_s,
     )
-    for note in grouped.notes:
+    for note in (*grouped.notes, *builds.records.notes):
         progress(note, 0.0)
     # What is wrong with the request is said before minutes are spent on measuring.
     table = estimate_profile(graph, options_of(machine), origin)
     price(table)
     if given is not None:
         verify_plan(given, graph, machine)
+    if tuning_s is not None:
+        builds = tuned(builds, grouped, machine, tuning_s, progress)
     pick = partial(choose, strategy=strategy, replicas=replicas, time_limit_s=time_limit_s)
     measure = partial(
         profile_model,
@@ -242,8 +251,11 @@ def profile_model(
         The model.
     machine : Machine
         The devices.
-    profile, seconds, allow_foreign, builds, progress
+    profile, seconds, allow_foreign, progress
         As `auto_partition` takes them.
+    builds : BuildCache, optional
+        Where compiled models are kept and by which records their kernels are made; a time of
+        another kernel than that is measured again.
     exact : iterable of OpKey
         Rows that are measured even where a time between others would do.
     contended : bool

@@ -12,7 +12,12 @@ from typing import Any
 
 from partitioner.errors import InputError
 
-__all__ = ["replacing", "require_writable", "write_json", "write_text"]
+__all__ = ["cache_home", "replacing", "require_writable", "write_json", "write_text"]
+
+
+def cache_home() -> Path:
+    """The user's cache folder of this package: ``$XDG_CACHE_HOME/partitioner``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "partitioner"
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from partitioner.host import host_info
 from partitioner.machine import Machine
 from partitioner.plan import MOST_REPLICAS, Plan, Stage
 from partitioner.plan_check import assignment_of, device_for, stage_tensors, verify_plan
+from partitioner.plan_kernels import kernels_of, one_set_of_kernels
 from partitioner.planning import Choice, make_plan
 from partitioner.problem import Problem
 from partitioner.profiling.measure import measure_whole
@@ -68,7 +69,7 @@ class Partition:
     plan : Plan
         What runs.
     builds : BuildCache
-        Where compiled stages are kept.
+        Where compiled stages are kept, and by which records their kernels are made.
     refinement : Refinement, optional
         How the plan was found by the clock, where it was.
     """
@@ -97,7 +98,13 @@ class Partition:
         self.refinement = refinement
         # Corrected op times are no longer sums of what the profile says.
         op_sum_s = _op_sum(refinement.before if refinement else plan)
-        self._report = Report(plan, host_info(), op_sum_s=op_sum_s, refinement=refinement)
+        self._report = Report(
+            plan,
+            host_info(),
+            op_sum_s=op_sum_s,
+            refinement=refinement,
+            kernels=kernels_of(plan, graph, machine, builds),
+        )
 
     @property
     def stages(self) -> tuple[Any, ...]:
@@ -165,12 +172,13 @@ class Partition:
         Raises
         ------
         PlanError
-            If stages are compiled for different targets, which one VM cannot hold.
+            If stages are compiled for different targets, or by schedules that tuning found for
+            different numbers of threads, which one VM cannot hold.
         """
-        if not self._one_target():
+        if not self._one_set_of_kernels():
             raise PlanError(
-                "the plan's stages are compiled for different targets, so there is no uncut module "
-                "of the same kernels; compare with a tolerance instead"
+                "the plan's stages are compiled for different targets or by different schedules, "
+                "so there is no uncut module of the same kernels; compare with a tolerance instead"
             )
         return Pipeline(self.spec(self._uncut()), workers)
 
@@ -334,14 +342,15 @@ class Partition:
     def check(self, items: Sequence[Mapping[str, Array]]) -> Outputs:
         """Compare the pipeline's outputs with the uncut model's on each item.
 
-        They must be bitwise equal, unless stages are compiled for different targets: then the
-        uncut model is compiled for the first stage's, and rounding may differ.
+        They must be bitwise equal, unless stages are compiled for different targets or by
+        different schedules: then the uncut model is compiled as the first stage is, and rounding
+        may differ.
         """
         with self.pipeline() as pipe:
             ours = list(pipe.map(items))
         with Pipeline(self.spec(self._uncut())) as uncut:
             theirs = list(uncut.map(items))
-        return compared(ours, theirs, bitwise=self._one_target())
+        return compared(ours, theirs, bitwise=self._one_set_of_kernels())
 
     def time_stages(self, seconds: float = 2.0) -> float:
         """Period from each built stage timed alone on its cores in a fresh process.
@@ -362,9 +371,8 @@ class Partition:
             periods.append(_together(times))
         return max(periods)
 
-    def _one_target(self) -> bool:
-        placements = [p for stage in self.plan.stages for p in stage.placements]
-        return len({device_for(self.machine, p).target for p in placements}) == 1
+    def _one_set_of_kernels(self) -> bool:
+        return one_set_of_kernels(self.plan, self.graph, self.machine, self.builds)
 
     def _uncut(self) -> Plan:
         """All ops in one stage, on the first placement."""

@@ -70,7 +70,8 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         ("trials", "correction", "contest", "refine"),
         "plans run by the clock, and the problem corrected by what they took",
     ),
-    ("partition", ("partition",), "a plan with its module, ready to run"),
+    ("partition", ("partition", "plan_kernels"), "a plan with its module, ready to run"),
+    ("tuned", ("tuned",), "records that were asked for, read or made first"),
     ("api", ("api",), "the whole row on one screen"),
     ("cli", ("cli",), "a thin skin over the api"),
     ("names", ("",), "partitioner itself: public names of all rooms, loaded when first used"),
@@ -127,6 +128,7 @@ WITHOUT_HEAVY: dict[str, str] = {
     "partitioner.machine": "devices are listed at once",
     "partitioner.plan": "plans are shown at once",
     "partitioner.simulation": "plans are simulated at once",
+    "partitioner.profiling.rivals": "loads are started while others are measured",
 }
 """Modules that load none of tvm, onnx, ortools and torch when they are imported."""
 

@@ -104,6 +104,8 @@ def contention_factors(table: ProfileTable, graph: OpGraph) -> tuple[Slowdown, .
             alone, beside = table.ops.get(key), table.contended.get(key)
             if alone is None or beside is None or alone.interpolated or beside.interpolated:
                 continue
+            if alone.kernel != beside.kernel:  # the difference would be the kernels'
+                continue
             if alone.median_s > 0:
                 pairs["all"].append((alone.median_s, beside.median_s))
                 pairs[op_class(op, graph)].append((alone.median_s, beside.median_s))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from partitioner.errors import ProfileError
 from partitioner.files import require_writable
 from partitioner.graph import OpGraph, Tensor
 from partitioner.machine import Device, Machine
-from partitioner.profiling.counts import to_measure, with_interpolated
+from partitioner.profiling.counts import to_measure, with_interpolated, with_own_kernels
 from partitioner.profiling.links import measure_handover
 from partitioner.profiling.measure import InPlace, measure_in_place, pooled
 from partitioner.profiling.rivals import busy, rivals_of
@@ -26,6 +26,9 @@ __all__ = ["Progress", "collect", "with_visit"]
 
 Progress = Callable[[str, float], None]
 """Told what is being done and how much of it is done, from 0 to 1."""
+
+Place = tuple[str, int]
+"""A device's name and how many of its cores."""
 
 # What compiling and starting takes beside the measuring time, for the announcement only.
 _BUILD_S = 30.0
@@ -84,7 +87,8 @@ def collect(
     contended : bool
         Whether every placement is measured a second time, while the other cores run the model too.
     builds : BuildCache, optional
-        Where compiled models are kept.
+        Where compiled models are kept, and by which records their kernels are made. Times of
+        other kernels than these are taken again.
     progress : callable
         Told what comes and how long it takes before it is begun.
 
@@ -95,10 +99,15 @@ def collect(
     InputError
         If `path` cannot be written.
     """
-    table = _known_so_far(machine, known, path)
+    builds = builds or BuildCache()
+    kernels = _kernels(graph, placements, builds)
+    before = _known_so_far(machine, known, path)
+    table = before.without_other_kernels(kernels)
     if path is not None:
         require_writable(path)
-    todo = _tasks(table, graph, machine, placements, exact, contended)
+    if retuned := len(before.ops) - len(table.ops):
+        progress(f"known times of other kernels than are made now: {retuned}, taken anew", 0.0)
+    todo = _tasks(table, graph, machine, placements, kernels, exact, contended)
     if todo:
         progress(
             f"profiling {graph.name} on {', '.join(map(str, todo))}: about "
@@ -108,7 +117,7 @@ def collect(
     if table.handover is None:
         cpus = [device for device in machine.devices if device.kind == "cpu"]
         table = replace(table, handover=measure_handover(cpus[0], cpus[-1]))
-    built = _built(module, graph, todo, builds or BuildCache(), progress)
+    built = _built(module, graph, todo, builds, progress)
     inputs = [graph.tensors[tensor] for tensor in sorted(graph.inputs)]
     watch = Steadiness()
     for turn in range(_VISITS):
@@ -120,7 +129,9 @@ def collect(
             with watch.visit(task.device.cpus):
                 task.visits.append(_visit(task, built, inputs, seconds / _VISITS, turn))
             found = pooled(task.visits)
-            table = with_visit(table, graph, task.device, found, contended=bool(task.rivals))
+            table = with_visit(
+                table, graph, task.device, found, kernels=kernels, contended=bool(task.rivals)
+            )
             if path is not None:
                 table.save(path)
     notes = (*_quotas(todo), *watch.notes())
@@ -153,17 +164,29 @@ def _known_so_far(
     return table
 
 
+def _kernels(graph: OpGraph, placements: Sequence[Device], builds: BuildCache) -> dict[OpKey, str]:
+    """Digest of the record that each op's kernel is made by on each placement, "" by rule."""
+    signatures = [op.signature for op in graph.ops]
+    recorded = {device: builds.recorded(signatures, device) for device in placements}
+    return {
+        OpKey(each, device.name, device.threads): found[each].digest if each in found else ""
+        for device, found in recorded.items()
+        for each in signatures
+    }
+
+
 def _tasks(
     table: ProfileTable,
     graph: OpGraph,
     machine: Machine,
     placements: Sequence[Device],
+    kernels: Mapping[OpKey, str],
     exact: Iterable[OpKey],
     contended: bool,
 ) -> list[_Task]:
     """What has to be measured, in the order of the placements."""
     asked = {(key.device, key.threads) for key in exact}
-    chosen = to_measure(placements)
+    chosen = with_own_kernels(placements, to_measure(placements), kernels)
     tasks = []
     for device in placements:
         if device not in chosen and (device.name, device.threads) not in asked:
@@ -179,25 +202,36 @@ def _tasks(
 
 def _built(
     module: Any, graph: OpGraph, todo: Sequence[_Task], builds: BuildCache, progress: Progress
-) -> dict[str, Built]:
-    """The whole model compiled for each device by name; the number of cores makes no difference."""
+) -> dict[Place, Built]:
+    """The whole model compiled for each device, once for all its core counts of equal kernels."""
     if not todo:
         return {}
     whole = split(module, graph, [0] * len(graph.ops))[0]
-    built: dict[str, Built] = {}
+    signatures = [op.signature for op in graph.ops]
+    by_kernels: dict[Any, Built] = {}
+    built: dict[Place, Built] = {}
     for device in (device for task in todo for device in (task.device, *task.rivals)):
-        if device.name not in built:
+        if _place(device) in built:
+            continue
+        recorded = builds.recorded(signatures, device)
+        made = (device.name, frozenset((each, row.digest) for each, row in recorded.items()))
+        if made not in by_kernels:
             progress(f"compiling {graph.name} for {device.name}", 0.0)
-            built[device.name] = builds.build(whole, device)
+            by_kernels[made] = builds.build(whole, device)
+        built[_place(device)] = by_kernels[made]
     return built
 
 
+def _place(device: Device) -> Place:
+    return device.name, device.threads
+
+
 def _visit(
-    task: _Task, built: dict[str, Built], inputs: Sequence[Tensor], seconds: float, turn: int
+    task: _Task, built: Mapping[Place, Built], inputs: Sequence[Tensor], seconds: float, turn: int
 ) -> InPlace:
-    with busy([(built[rival.name], rival) for rival in task.rivals], inputs):
+    with busy([(built[_place(rival)], rival) for rival in task.rivals], inputs):
         return measure_in_place(
-            built[task.device.name], inputs, task.device, seconds=seconds, seed=turn
+            built[_place(task.device)], inputs, task.device, seconds=seconds, seed=turn
         )
 
 
@@ -218,6 +252,7 @@ def with_visit(
     device: Device,
     found: InPlace,
     *,
+    kernels: Mapping[OpKey, str] | None = None,
     contended: bool = False,
 ) -> ProfileTable:
     """The table with what a visit to a device showed.
@@ -232,6 +267,8 @@ def with_visit(
         What was visited.
     found : InPlace
         What it showed.
+    kernels : mapping of OpKey to str, optional
+        Digest of the record that each kernel was made by; those that it lacks are by rule.
     contended : bool
         Whether the other cores were busy.
     """
@@ -239,10 +276,11 @@ def with_visit(
     for name, row in found.ops:
         by_signature[graph.find_op(name).signature].append(row)
     rows = {
-        OpKey(signature, device.name, device.threads): Measurement(
+        (key := OpKey(signature, device.name, device.threads)): Measurement(
             sum(row.median_s for row in same) / len(same),
             sum(row.iqr_s for row in same) / len(same),
             sum(row.runs for row in same),
+            kernel=(kernels or {}).get(key, ""),
         )
         for signature, same in by_signature.items()
     }

@@ -17,7 +17,14 @@ from partitioner.graph import OpGraph
 from partitioner.machine import Device
 from partitioner.profiling.table import Measurement, OpKey, ProfileTable
 
-__all__ = ["chosen_counts", "optimistic", "rests_on", "to_measure", "with_interpolated"]
+__all__ = [
+    "chosen_counts",
+    "optimistic",
+    "rests_on",
+    "to_measure",
+    "with_interpolated",
+    "with_own_kernels",
+]
 
 # Up to this many cores every number of threads is measured.
 _ALL_UP_TO = 4
@@ -46,6 +53,36 @@ def to_measure(placements: Sequence[Device]) -> tuple[Device, ...]:
         for device in placements
         if device.threads in chosen_counts(counts[device.name][-1]) or len(counts[device.name]) == 1
     )
+
+
+def with_own_kernels(
+    placements: Sequence[Device], chosen: Sequence[Device], kernels: Mapping[OpKey, str]
+) -> tuple[Device, ...]:
+    """`chosen`, and those of `placements` where an op has another kernel than with fewer threads.
+
+    What lies between two measured numbers of threads is then always a time of the lower one's
+    kernel, so that no kernel is priced without a time of its own.
+
+    Parameters
+    ----------
+    placements : sequence of Device
+        What a stage may run on.
+    chosen : sequence of Device
+        Those that are measured anyway.
+    kernels : mapping of OpKey to str
+        Digest of the record that each kernel is made by.
+    """
+    by_place: dict[tuple[str, int], dict[str, str]] = defaultdict(dict)
+    for key, digest in kernels.items():
+        by_place[key.device, key.threads][key.signature] = digest
+    found = []
+    below: dict[str, dict[str, str]] = {}
+    for device in sorted(placements, key=lambda device: device.threads):
+        made = by_place[device.name, device.threads]
+        if device in chosen or made != below.get(device.name):
+            found.append(device)
+            below[device.name] = made
+    return tuple(device for device in placements if device in found)
 
 
 def with_interpolated(
@@ -186,4 +223,6 @@ def _mixed(below: Measurement, above: Measurement, weight: float) -> Measurement
         _mix(below.median_s, above.median_s, weight),
         _mix(below.iqr_s, above.iqr_s, weight),
         interpolated=True,
+        # That of the fewer threads: see `with_own_kernels`.
+        kernel=below.kernel,
     )

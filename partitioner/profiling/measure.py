@@ -8,14 +8,16 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from partitioner.errors import ProfileError
 from partitioner.graph import Tensor
 from partitioner.machine import Device
 from partitioner.profiling.table import Measurement
-from partitioner.runtime.build import Built
 from partitioner.runtime.environment import stage_environment
+
+if TYPE_CHECKING:  # building loads a compiler and importers, measuring what is built does not
+    from partitioner.runtime.build import Built
 
 __all__ = ["InPlace", "measure_in_place", "measure_whole", "pooled", "request_for"]
 

@@ -13,15 +13,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from partitioner.errors import ProfileError
 from partitioner.graph import Tensor
 from partitioner.machine import Device, Machine
 from partitioner.profiling import agent
 from partitioner.profiling.measure import request_for
-from partitioner.runtime.build import Built
 from partitioner.runtime.environment import stage_environment
+
+if TYPE_CHECKING:  # a load runs what is built
+    from partitioner.runtime.build import Built
 
 __all__ = ["busy", "main", "rivals_of"]
 

@@ -1,7 +1,8 @@
 """The profile table: what was measured, where, and with which kernels. Versioned JSON.
 
-A kernel's key is its op's signature; the table as a whole belongs to one host, one TVM version and
-one lowering, and each row to one device with one number of threads.
+A row's key is its op's signature, a device and a number of threads; the table as a whole belongs
+to one host, one TVM version and one lowering. A row also says which kernel it is a time of, since
+tuning gives an op other kernels: a time of another kernel than the one that would run is no time.
 """
 
 from __future__ import annotations
@@ -38,13 +39,16 @@ class Measurement:
     runs : int
         How many runs; 0 for a time that nobody measured.
     interpolated : bool
-        Whether it lies between measured times of the same kernel with more and fewer threads.
+        Whether it lies between measured times of the same op with more and fewer threads.
+    kernel : str
+        Digest of the record that the kernel was made by, empty where it was made by rule.
     """
 
     median_s: float
     iqr_s: float = 0.0
     runs: int = 0
     interpolated: bool = False
+    kernel: str = ""
 
     def __post_init__(self) -> None:
         for name in ("median_s", "iqr_s"):
@@ -113,7 +117,7 @@ class Origin:
     tvm : str
         Version of TVM.
     lowering : str
-        Hash of the lowering (schedules and records) that made the kernels.
+        Hash of the lowering's rules, which make the kernels; records of tuning are in the rows.
     targets : tuple of (str, str)
         Device name and its TVM target and cores, in words.
     """
@@ -196,6 +200,23 @@ class ProfileTable:
             key for key in dict.fromkeys(keys) if key not in self.ops or self.ops[key].interpolated
         )
 
+    def without_other_kernels(self, kernels: Mapping[OpKey, str]) -> ProfileTable:
+        """Without the times of kernels that are made in another way now.
+
+        Parameters
+        ----------
+        kernels : mapping of OpKey to str
+            Digest of the record that each kernel is made by now, empty for those by rule. Rows
+            that are not in it stay.
+        """
+
+        def current(rows: Mapping[OpKey, Measurement]) -> dict[OpKey, Measurement]:
+            return {
+                key: row for key, row in rows.items() if kernels.get(key, row.kernel) == row.kernel
+            }
+
+        return replace(self, ops=current(self.ops), contended=current(self.contended))
+
     def noisy(self) -> tuple[tuple[OpKey, Measurement], ...]:
         """Rows whose spread is wide, the longest first."""
         rows = [(key, row) for key, row in self.ops.items() if row.noisy]
@@ -204,8 +225,8 @@ class ProfileTable:
     def merged(self, other: ProfileTable) -> ProfileTable:
         """With the rows of `other` added; where both have a row, that of `other`.
 
-        What was measured stays where `other` has only interpolated. One that was estimated makes
-        the whole estimated.
+        What was measured stays where `other` has only interpolated for the same kernel. One that
+        was estimated makes the whole estimated.
 
         Raises
         ------
@@ -258,10 +279,8 @@ class ProfileTable:
             "estimated": self.estimated,
             "handover": None if self.handover is None else asdict(self.handover),
             "host_s": [[*key, value] for key, value in sorted(self.host_s.items())],
-            "ops": [{**asdict(key), **asdict(row)} for key, row in sorted(self.ops.items())],
-            "contended": [
-                {**asdict(key), **asdict(row)} for key, row in sorted(self.contended.items())
-            ],
+            "ops": _rows(self.ops),
+            "contended": _rows(self.contended),
             "contended_host_s": [
                 [*key, value] for key, value in sorted(self.contended_host_s.items())
             ],
@@ -337,11 +356,14 @@ def _require_time(what: str, value: float) -> float:
 def _merged(
     ours: Mapping[OpKey, Measurement], theirs: Mapping[OpKey, Measurement]
 ) -> dict[OpKey, Measurement]:
-    """Rows of both; theirs win, unless they are interpolated and ours measured."""
+    """Rows of both; theirs win, unless they are interpolated and ours measured on that kernel."""
     better = {
         key: row
         for key, row in theirs.items()
-        if not row.interpolated or key not in ours or ours[key].interpolated
+        if not row.interpolated
+        or key not in ours
+        or ours[key].interpolated
+        or ours[key].kernel != row.kernel
     }
     return {**ours, **better}
 
@@ -353,6 +375,14 @@ def _host_times(rows: Iterable[Any]) -> dict[tuple[str, int], float]:
     }
 
 
+def _rows(rows: Mapping[OpKey, Measurement]) -> list[dict[str, Any]]:
+    data = [{**asdict(key), **asdict(row)} for key, row in sorted(rows.items())]
+    for row in data:
+        if not row["kernel"]:  # by rule: written as it was before there were records
+            del row["kernel"]
+    return data
+
+
 def _row(row: dict[str, Any]) -> tuple[OpKey, Measurement]:
     return (
         OpKey(str(row["signature"]), str(row["device"]), int(row["threads"])),
@@ -361,5 +391,6 @@ def _row(row: dict[str, Any]) -> tuple[OpKey, Measurement]:
             float(row["iqr_s"]),
             int(row["runs"]),
             bool(row.get("interpolated", False)),
+            str(row.get("kernel", "")),
         ),
     )

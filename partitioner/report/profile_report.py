@@ -57,6 +57,12 @@ def _mark(rows: Sequence[Measurement | None]) -> str:
 
 
 def _remarks(profile: ProfileTable, graph: OpGraph) -> Iterator[str]:
+    made = {key.signature for key, row in profile.ops.items() if row.kernel}
+    if recorded := sum(op.signature in made for op in graph.ops):
+        yield (
+            f"kernels: {recorded} of {len(graph.ops)} ops from records of tuning, "
+            f"{len(graph.ops) - recorded} by rule"
+        )
     between = sum(row.interpolated for row in profile.ops.values())
     if between:
         yield (

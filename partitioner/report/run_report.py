@@ -8,6 +8,7 @@ from typing import Any
 from partitioner.host import HostInfo
 from partitioner.plan import Plan
 from partitioner.plan_table import format_seconds, table
+from partitioner.report.kernels import Kernels
 from partitioner.report.outputs import Outputs
 from partitioner.report.refinement import Refinement
 
@@ -81,6 +82,8 @@ class Report:
     outputs : Outputs or None
     refinement : Refinement or None
         How the plan was found by the clock; its prediction is then by corrected times.
+    kernels : Kernels or None
+        How the plan's kernels are made.
     """
 
     plan: Plan
@@ -91,6 +94,7 @@ class Report:
     baselines: tuple[Baseline, ...] = ()
     outputs: Outputs | None = None
     refinement: Refinement | None = None
+    kernels: Kernels | None = None
 
     def to_data(self) -> dict[str, Any]:
         """JSON-ready form."""
@@ -107,11 +111,14 @@ class Report:
             "baselines": [asdict(baseline) for baseline in self.baselines],
             "outputs": self.outputs and asdict(self.outputs),
             "refinement": self.refinement and self.refinement.to_data(),
+            "kernels": self.kernels and self.kernels.to_data(),
             "host": asdict(self.host),
         }
 
     def __str__(self) -> str:
         lines = [str(self.plan), ""]
+        if self.kernels is not None:
+            lines += [str(self.kernels), ""]
         if self.refinement is not None:
             lines += [str(self.refinement), ""]
         steps: list[tuple[str, float | None]] = [("op_sum", self.op_sum_s)]

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,12 +20,16 @@ import partitioner.lowering
 from partitioner import lowering
 from partitioner.core_list import format_cpus
 from partitioner.errors import BuildError, DeviceError, InputError
-from partitioner.files import require_writable, write_json
+from partitioner.files import cache_home, require_writable, write_json
+from partitioner.frontend.signature import signature
 from partitioner.host import host_info
+from partitioner.lowering.inline import group_calls
 from partitioner.machine import Device, Machine
 from partitioner.profiling.table import Origin
+from partitioner.tuning.defaults import default_records
+from partitioner.tuning.records import Records
 
-__all__ = ["BuildCache", "Built", "lowering_hash", "origin_of", "target_of"]
+__all__ = ["BuildCache", "Built", "Recorded", "lowering_hash", "origin_of", "target_of"]
 
 _MOST_BYTES = 4 << 30
 
@@ -39,25 +44,80 @@ class Built:
         The shared library.
     kernels : tuple of (str, tuple of str)
         For each op, in the order they run, the symbols of its kernels.
+    recorded : tuple of str
+        The ops whose kernels are made by a record of tuning; the others' are by rule.
     """
 
     path: Path
     kernels: tuple[tuple[str, tuple[str, ...]], ...]
+    recorded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """How tuning found that an op's kernel is best made on a device.
+
+    Attributes
+    ----------
+    choice : Choice
+        A tile or a trace.
+    digest : str
+        Hash of the choice: what a time measured with such a kernel is known by.
+    source : str
+        Where the record is from, in words.
+    """
+
+    choice: lowering.Choice
+    digest: str
+    source: str
 
 
 class BuildCache:
-    """Compiled stages by content: module, target, TVM and lowering.
+    """Compiled stages by content: module, target, records of tuning, TVM and lowering.
 
     Parameters
     ----------
     folder : path, optional
         Where to keep them. Default: ``$XDG_CACHE_HOME/partitioner/builds``, which is thinned out,
         the longest unused first, when it grows over 4 GiB.
+    records : Records, optional
+        By which kernels are made. Default: the user's and the shipped ones, read when first
+        needed; ``Records.none()`` leaves everything to the rules.
     """
 
-    def __init__(self, folder: str | Path | None = None) -> None:
-        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        self.folder = Path(folder) if folder else Path(root) / "partitioner" / "builds"
+    def __init__(self, folder: str | Path | None = None, records: Records | None = None) -> None:
+        self.folder = Path(folder) if folder else cache_home() / "builds"
+        self._records = records
+
+    @property
+    def records(self) -> Records:
+        """By which kernels are made."""
+        if self._records is None:
+            self._records = default_records()
+        return self._records
+
+    def using(self, records: Records) -> BuildCache:
+        """The same folder, with kernels made by other records."""
+        return BuildCache(self.folder, records)
+
+    def recorded(self, signatures: Iterable[str], device: Device) -> dict[str, Recorded]:
+        """Those ops, by signature, whose kernels a record decides on this many of these cores.
+
+        Raises
+        ------
+        DeviceError
+            As `target_of`.
+        TuningError
+            If the records cannot be read.
+        """
+        target, threads, records = target_of(device), device.threads, self.records
+        found = {}
+        for each in dict.fromkeys(signatures):
+            choice = records.choice(each, target, threads)
+            if choice is not None:
+                digest = records.digest(each, target, threads)
+                found[each] = Recorded(choice, digest, records.source(each, target, threads))
+        return found
 
     def build(self, module: Any, device: Device) -> Built:
         """Lower and compile a stage's module, or find it already compiled.
@@ -67,21 +127,28 @@ class BuildCache:
         module : tvm.IRModule
             As `partitioner.rewrite.split` makes it: `main` calls one function an op.
         device : Device
-            Where it will run; its target decides the kernels.
+            Where it will run; its target decides the kernels, its number of cores which records
+            count. Where they make no difference, one build serves any number of threads.
 
         Raises
         ------
         BuildError
             If it cannot be lowered, compiled or linked.
+        TuningError
+            If the records cannot be read.
         """
         target = target_of(device)
-        library = self.folder / f"{_key(module, target)}.so"
+        recorded = self._recorded_groups(module, device)
+        choices = {op: each.choice for op, each in recorded.items()}
+        digests = {op: each.digest for op, each in recorded.items()}
+        library = self.folder / f"{_key(module, target, digests)}.so"
         record = library.with_suffix(".json")
         if library.exists() and record.exists():
             os.utime(library)
             kernels = json.loads(record.read_text(encoding="utf-8"))
-            return Built(library, tuple((op, tuple(symbols)) for op, symbols in kernels))
-        lowered = lowering.lower(module, target)
+            named = tuple((op, tuple(symbols)) for op, symbols in kernels)
+            return Built(library, named, tuple(recorded))
+        lowered = lowering.lower(module, target, choices)
         kernels = lowering.kernels_of(lowered)
         self._make_room()
         try:
@@ -94,7 +161,16 @@ class BuildCache:
             ) from error
         _export(executable, library)
         write_json(record, kernels)
-        return Built(library, kernels)
+        return Built(library, kernels, tuple(recorded))
+
+    def _recorded_groups(self, module: Any, device: Device) -> dict[str, Recorded]:
+        """What records say of a module's groups, by name."""
+        if not self.records:
+            return {}
+        groups = group_calls(module["main"], module)
+        signatures = {var.name_hint: signature(module, module[var]) for var in groups}
+        found = self.recorded(signatures.values(), device)
+        return {name: found[each] for name, each in signatures.items() if each in found}
 
     def _make_room(self) -> None:
         try:
@@ -131,7 +207,7 @@ def target_of(device: Device) -> Any:
             f"give cores instead of {device.kind!r}"
         )
     if device.target is None:
-        # Threads are set when a stage runs, so one build serves any number of them.
+        # Threads are set when a stage runs, so that the target is the same for any number of them.
         return lowering.host_target(1)
     try:
         text = device.target
@@ -164,7 +240,7 @@ def lowering_hash() -> str:
     return digest.hexdigest()[:12]
 
 
-def _key(module: Any, target: Any) -> str:
+def _key(module: Any, target: Any, digests: Mapping[str, str]) -> str:
     # Constants count: two stages of one shape with other weights are different libraries. Names
     # count too, since the record of kernels refers to ops by name.
     parts = (
@@ -173,6 +249,7 @@ def _key(module: Any, target: Any) -> str:
         str(target),
         tvm.__version__,
         lowering_hash(),
+        *sorted(digests.items()),
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
 

@@ -205,8 +205,9 @@ def test_run_with_everything(
 
 def _assert_schema(data: Any, items: list[dict[str, Array]], measured: Partition) -> None:
     keys = "schema model plan predicted op_sum stage_measured measured baselines outputs host"
-    assert set(data) == {*keys.split(), "refinement"}
+    assert set(data) == {*keys.split(), "refinement", "kernels"}
     assert data["refinement"] is None
+    assert data["kernels"]["ops"] == len(measured.graph.ops)
     assert data["schema"] == 1
     assert data["model"] == "small"
     assert [stage["ops"] for stage in data["plan"]["stages"]] == [

@@ -12,6 +12,7 @@ from partitioner.profiling.counts import (
     rests_on,
     to_measure,
     with_interpolated,
+    with_own_kernels,
 )
 from partitioner.profiling.table import Measurement, OpKey, Origin, ProfileTable
 
@@ -139,3 +140,42 @@ def test_what_a_plan_rests_on(graph: OpGraph, table: ProfileTable) -> None:
         OpKey("k3", "big", 6),
     )
     assert rests_on(whole, graph, (0, 0, 0, 0), ((ALL,),)) == ()
+
+
+# Kernels of their own
+
+
+def kernels(graph: OpGraph, own: dict[tuple[str, int], str]) -> dict[OpKey, str]:
+    """By rule on every placement, but for op k1's where `own` says another."""
+    return {
+        OpKey(op.signature, device.name, device.threads): (
+            own.get((device.name, device.threads), "") if op.signature == "k1" else ""
+        )
+        for device in PLACEMENTS
+        for op in graph.ops
+    }
+
+
+def test_numbers_of_threads_with_a_kernel_of_their_own_are_measured(graph: OpGraph) -> None:
+    def measured(own: dict[tuple[str, int], str]) -> list[int]:
+        found = with_own_kernels(PLACEMENTS, to_measure(PLACEMENTS), kernels(graph, own))
+        assert [device.name for device in found[-3:]] == ["little", "little", "cores:0-9"]
+        return [device.threads for device in found if device.name == "big"]
+
+    assert measured({}) == [1, 2, 4, 8]
+    # From two threads up there is one record, from six on another.
+    assert measured({("big", k): "abc" for k in range(2, 9)}) == [1, 2, 4, 8]
+    six = {("big", k): "abc" if k < 6 else "def" for k in range(2, 9)}
+    assert measured(six) == [1, 2, 4, 6, 8]
+    assert measured({("big", 5): "abc"}) == [1, 2, 4, 5, 6, 8]
+    assert measured({("little", 2): "abc"}) == [1, 2, 4, 8]
+
+
+def test_a_time_between_others_is_of_the_kernel_with_fewer_threads(
+    graph: OpGraph, table: ProfileTable
+) -> None:
+    eight = OpKey("k1", "big", 8)
+    tuned = replace(table.ops[eight], kernel="abc")
+    whole = with_interpolated(replace(table, ops={**table.ops, eight: tuned}), graph, PLACEMENTS)
+    rows = [whole.ops[OpKey("k1", "big", k)] for k in range(1, 9)]
+    assert [row.kernel for row in rows] == [*[""] * 7, "abc"]

@@ -26,7 +26,11 @@ TABLE = ProfileTable(
 seconds = st.floats(0, 1e3, allow_nan=False)
 keys = st.builds(OpKey, st.text(max_size=5), st.text(max_size=5), st.integers(1, 64))
 rows = st.dictionaries(
-    keys, st.builds(Measurement, seconds, seconds, st.integers(0, 1000), st.booleans()), max_size=6
+    keys,
+    st.builds(
+        Measurement, seconds, seconds, st.integers(0, 1000), st.booleans(), st.text(max_size=3)
+    ),
+    max_size=6,
 )
 host_times = st.dictionaries(st.tuples(st.text(max_size=5), st.integers(1, 64)), seconds)
 tables = st.builds(
@@ -165,6 +169,38 @@ def test_merging_keeps_what_was_measured() -> None:
     measured = replace(TABLE, contended={KEY: Measurement(3e-3)}, notes=("hot", "late"))
     assert both.merged(measured).contended == measured.contended
     assert both.merged(measured).notes == ("slow", "hot", "late")
+
+
+def test_a_time_between_others_replaces_a_measured_one_of_another_kernel() -> None:
+    tuned = Measurement(1e-3, interpolated=True, kernel="abc")
+    assert TABLE.merged(replace(TABLE, ops={KEY: tuned})).ops[KEY] == tuned
+    again = replace(TABLE, ops={KEY: replace(TABLE.ops[KEY], kernel="abc")})
+    assert again.merged(replace(TABLE, ops={KEY: tuned})).ops[KEY] == again.ops[KEY]
+
+
+# Kernels
+
+
+def test_a_retuned_kernel_loses_its_time() -> None:
+    tuned = replace(TABLE.ops[KEY], kernel="abc")
+    other = OpKey("k0", "cores:0-1", 2)
+    table = replace(TABLE, ops={**TABLE.ops, KEY: tuned}, contended={KEY: tuned})
+    assert table.without_other_kernels({KEY: "abc"}) == table
+    assert table.without_other_kernels({}) == table
+    for now in ("", "abd"):
+        left = table.without_other_kernels({KEY: now, other: ""})
+        assert left.ops == {other: TABLE.ops[other]}
+        assert left.contended == {}
+        assert left.host_s == table.host_s
+    assert table.without_other_kernels({other: "abc"}).ops == {KEY: tuned}
+
+
+def test_only_rows_of_records_say_so_in_the_file(tmp_path: Path) -> None:
+    rows = TABLE.to_data()["ops"]
+    assert all("kernel" not in row for row in rows)
+    tuned = replace(TABLE, ops={KEY: replace(TABLE.ops[KEY], kernel="abc")})
+    assert [row["kernel"] for row in tuned.to_data()["ops"]] == ["abc"]
+    assert tuned.hash != replace(TABLE, ops={KEY: TABLE.ops[KEY]}).hash
 
 
 def test_merging_a_guess_makes_a_guess() -> None:

@@ -10,7 +10,7 @@ from partitioner.graph import OpGraph
 from partitioner.host import HostInfo
 from partitioner.plan import Plan
 from partitioner.profiling.table import Handover, Measurement, OpKey, Origin, ProfileTable
-from partitioner.report import Baseline, Measured, Outputs, Report
+from partitioner.report import Baseline, Kernels, Measured, Outputs, Report
 from partitioner.report.explain import explain
 from partitioner.report.profile_report import profile_table
 from partitioner.report.refinement import OptionFactor, Refinement, Round, Trial
@@ -96,6 +96,27 @@ def test_the_prediction_before_refining_beside_the_one_after(report: Report) -> 
     data = replace(report, refinement=told).to_data()["refinement"]
     assert [factor["option"] for factor in data["factors"]] == ["cores:0", "cores:0-1"]
     assert data["rounds"][0]["trials"][1]["ratio_low"] == 0.8
+
+
+def test_how_kernels_are_made(report: Report) -> None:
+    assert "kernels" not in str(report)
+    assert report.to_data()["kernels"] is None
+    shipped, own = "shipped for x86-64-avx2", "of /records"
+    for sources, line in {
+        (): "kernels: 0 ops by rule",
+        ("", ""): "kernels: 2 ops by rule",
+        (shipped, "", shipped): f"kernels: 2 of 3 ops from records ({shipped}), 1 by rule",
+        (own, shipped, "", shipped): (
+            f"kernels: 3 of 4 ops from records (2 {shipped}, 1 {own}), 1 by rule"
+        ),
+    }.items():
+        made = replace(report, kernels=Kernels.of(sources))
+        assert f"\n{line}\n" in str(made)
+    assert made.to_data()["kernels"] == {
+        "ops": 4,
+        "recorded": 3,
+        "sources": {shipped: 2, own: 1},
+    }
 
 
 def test_unequal_outputs_are_said(report: Report) -> None:
