@@ -5,22 +5,29 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from partitioner.cli.devices import add_devices_arguments, devices_command
 from partitioner.cli.numbers import count, count_or_none, seconds
+from partitioner.cli.options import (
+    add_devices,
+    add_model,
+    add_tuning,
+    machine_of,
+    pair,
+    shapes_of,
+    tuning_of,
+)
+from partitioner.cli.progress import show_progress
 from partitioner.cli.simulate import add_simulate_arguments, simulate_command
 from partitioner.cli.solve import add_solve_arguments, solve_command
-from partitioner.errors import InputError, PartitionerError
+from partitioner.cli.tune import add_tune_arguments, tune_command
+from partitioner.errors import PartitionerError
 from partitioner.files import require_writable, write_json
-from partitioner.machine import Machine
 from partitioner.problem import Objective
 
 __all__ = ["main", "show_progress"]
-
-Progress = Callable[[str, float], None]
 
 # Options that name a file to write: looked at first, so that no work is lost to a wrong one.
 _WRITES = ("json", "output", "save", "trace")
@@ -71,9 +78,11 @@ Result = tuple[str, Any]
 def _profile(arguments: argparse.Namespace) -> Result:
     from partitioner.api import import_model, profile_model
     from partitioner.report.profile_report import profile_table
+    from partitioner.tuned import builds_for
 
-    machine = _machine(arguments)
-    grouped = import_model(arguments.model, input_shapes=_shapes(arguments))
+    machine = machine_of(arguments)
+    builds = builds_for(tuning_of(arguments))
+    grouped = import_model(arguments.model, input_shapes=shapes_of(arguments))
     with show_progress() as progress:
         profile = profile_model(
             grouped,
@@ -81,6 +90,7 @@ def _profile(arguments: argparse.Namespace) -> Result:
             profile=arguments.output,
             seconds=arguments.seconds,
             contended=arguments.contended,
+            builds=builds,
             progress=progress,
         )
     return profile_table(profile, grouped.graph), profile.to_data()
@@ -145,12 +155,12 @@ def _partition(arguments: argparse.Namespace) -> Any:
     with show_progress() as progress:
         return auto_partition(
             arguments.model,
-            _machine(arguments),
+            machine_of(arguments),
             objective=arguments.objective,
             strategy=arguments.strategy,
             max_stages=arguments.max_stages,
-            memory_budgets=dict(_pair(text, "--memory", int) for text in arguments.memory),
-            pins=dict(_pair(text, "--pin", str) for text in arguments.pin),
+            memory_budgets=dict(pair(text, "--memory", int) for text in arguments.memory),
+            pins=dict(pair(text, "--pin", str) for text in arguments.pin),
             colocate=tuple(tuple(text.split(",")) for text in arguments.together),
             second=arguments.second,
             period_cap_s=arguments.period_cap,
@@ -163,58 +173,10 @@ def _partition(arguments: argparse.Namespace) -> Any:
             time_limit_s=arguments.time_limit,
             replicas=arguments.replicas,
             refine=arguments.refine,
-            input_shapes=_shapes(arguments),
+            input_shapes=shapes_of(arguments),
+            tuning=tuning_of(arguments),
             progress=progress,
         )
-
-
-def _machine(arguments: argparse.Namespace) -> Machine:
-    return Machine.load(arguments.machine) if arguments.machine else Machine.of(arguments.devices)
-
-
-def _shapes(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]] | None:
-    def extents(text: str) -> tuple[int, ...]:
-        return tuple(int(part) for part in text.split(","))
-
-    return dict(_pair(text, "--input-shape", extents) for text in arguments.input_shape) or None
-
-
-def _pair(text: str, option: str, convert: Callable[[str], Any]) -> tuple[str, Any]:
-    name, equals, value = text.rpartition("=")
-    try:
-        if not (name and equals):
-            raise ValueError
-        return name, convert(value)
-    except ValueError:
-        example = {"--input-shape": "data=1,3,224,224", "--memory": "host=100000000"}
-        raise InputError(
-            f"{option} {text!r} is not NAME=VALUE; write for example "
-            f"{option} {example.get(option, 'conv_0=cores:0')}"
-        ) from None
-
-
-@contextmanager
-def show_progress() -> Iterator[Progress]:
-    """A bar on the terminal's error stream; a line a step where that is none."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        said = ""
-
-        def say(what: str, part: float) -> None:
-            nonlocal said
-            if what != said:
-                said = what
-                print(what, file=sys.stderr)
-
-        yield say
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("working", total=1.0)
-        yield lambda what, part: bar.update(task, description=what, completed=part)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -229,12 +191,12 @@ def _parser() -> argparse.ArgumentParser:
         return sub
 
     devices = add("devices", devices_command, "list the devices that plans are made for")
-    _add_devices(devices)
+    add_devices(devices)
     add_devices_arguments(devices)
 
     profile = add("profile", _profile, "measure every op of a model on every device")
-    _add_model(profile)
-    _add_devices(profile)
+    add_model(profile)
+    add_devices(profile)
     profile.add_argument(
         "-o",
         "--output",
@@ -242,11 +204,16 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         help="the profile; one that is there is continued",
     )
+    add_tuning(profile)
     profile.add_argument("--seconds", type=seconds, default=8.0, help="measuring time a device")
     profile.add_argument(
         "--contended",
         action="store_true",
         help="measure once more while the other cores run the model too",
+    )
+
+    add_tune_arguments(
+        add("tune", tune_command, "look for better kernels and keep them for later commands")
     )
 
     plan = add("plan", _plan, "cut and place a model")
@@ -279,37 +246,12 @@ def _parser() -> argparse.ArgumentParser:
 _DESCRIPTION = "Cut a network into pipeline stages for unequal devices: measure, decide, run."
 
 
-def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model",
-        metavar="MODEL",
-        help=".onnx file, Relax module (.py, .tvmscript, .json), or zoo:NAME",
-    )
-    parser.add_argument(
-        "--input-shape",
-        metavar="NAME=1,3,224,224",
-        action="append",
-        default=[],
-        help="for inputs whose dimensions the model leaves open",
-    )
-
-
-def _add_devices(parser: argparse.ArgumentParser) -> None:
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
-        "--devices",
-        nargs="+",
-        metavar="DEVICE",
-        help="cores:0-3, cores:4,5, cpu; default: this machine's cores",
-    )
-    where.add_argument("--machine", metavar="TOML", help="a machine file")
-
-
 def _add_planning(parser: argparse.ArgumentParser) -> None:
     from partitioner.plan import MOST_REPLICAS, STRATEGIES
 
-    _add_model(parser)
-    _add_devices(parser)
+    add_model(parser)
+    add_devices(parser)
+    add_tuning(parser)
     parser.add_argument("--plan", metavar="FILE", help="use this plan instead of solving")
     times = parser.add_mutually_exclusive_group()
     times.add_argument("--profile", metavar="FILE", help="times to use; continued where lacking")

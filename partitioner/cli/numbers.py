@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentTypeError
 
-__all__ = ["amount", "count", "count_or_none", "fraction", "seconds"]
+__all__ = ["amount", "count", "count_or_none", "duration", "fraction", "seconds"]
+
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def count(text: str) -> int:
@@ -21,6 +25,14 @@ def seconds(text: str) -> float:
     """A duration above 0."""
     if not 0 < (value := _number(text)) < float("inf"):
         raise ArgumentTypeError(f"{text} s is no duration above 0")
+    return value
+
+
+def duration(text: str) -> float:
+    """Seconds of a duration above 0 with its unit: ``90s``, ``10m``, ``1.5h``."""
+    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)(s|m|h)", text)
+    if found is None or not (value := float(found[1]) * _SECONDS[found[2]]):
+        raise ArgumentTypeError(f"{text!r} is no duration above 0; write 90s, 10m or 1h")
     return value
 
 

@@ -11,6 +11,8 @@ import pytest
 from fake_cpus import put_hikey970
 
 from partitioner.cli import main
+from partitioner.cli.numbers import duration
+from partitioner.cli.progress import show_progress
 from partitioner.clusters import find_clusters
 from partitioner.errors import DeviceError, PlanError
 from partitioner.host import CpuSets
@@ -237,6 +239,12 @@ def test_interrupted(
         (["solve", "g.json", "--time-limit", "long"], "--time-limit: 'long' is not a number"),
         (["solve", "g.json", "--time-limit", "-1"], "--time-limit: -1 is not a number, zero or"),
         (["plan", "m.onnx", "--time-limit", "-1"], "argument --time-limit: -1 s is no duration"),
+        (["tune"], "the following arguments are required: MODEL"),
+        (["tune", "m.onnx", "--budget", "10"], "--budget: '10' is no duration above 0; write 90s,"),
+        (["tune", "m.onnx", "--budget", "0m"], "argument --budget: '0m' is no duration above 0"),
+        (["tune", "m.onnx", "--budget", "-5m"], "argument --budget: expected one argument"),
+        (["tune", "m.onnx", "--budget", "soon"], "argument --budget: 'soon' is no duration"),
+        (["tune", "m.onnx", "--budget", "1h30m"], "argument --budget: '1h30m' is no duration"),
         (["run", "m.onnx", "--items", "0"], "argument --items: 0 is below 1"),
         (["run", "m.onnx", "--items", "many"], "argument --items: 'many' is not a whole number"),
         (["run", "m.onnx", "--seconds", "nan"], "argument --seconds: nan s is no duration"),
@@ -249,12 +257,42 @@ def test_bad_usage(argv: list[str], message: str, capsys: pytest.CaptureFixture[
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90.0), ("10m", 600.0), ("1h", 3600.0), ("1.5h", 5400.0), (".5s", 0.5), ("2.m", 120.0)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+def test_steps_by_the_hundred_are_not_each_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now_s = 100.0
+    monkeypatch.setattr("partitioner.cli.progress.time.monotonic", lambda: now_s)
+    with show_progress(5.0) as progress:
+        for step in range(100):
+            now_s += 0.25
+            progress(f"kernel {step}", step / 100)
+        progress("tuned", 0.99)
+    # Every fifth second, and how it ended: 25 s in steps of a quarter.
+    assert capsys.readouterr().err.split("\n") == [
+        *(f"kernel {step}" for step in (0, 20, 40, 60, 80)),
+        "tuned",
+        "",
+    ]
+    with show_progress() as progress:
+        for step in (0, 0, 1):
+            progress(f"step {step}", step / 2)
+    assert capsys.readouterr().err == "step 0\nstep 1\n"
+
+
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["--help"])
     assert caught.value.code == 0
     listed = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.strip()}
-    assert {"devices", "profile", "plan", "run", "show", "explain"} <= listed
+    assert {"devices", "profile", "tune", "plan", "run", "show", "explain"} <= listed
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
