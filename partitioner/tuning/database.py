@@ -218,8 +218,15 @@ class Database:
     ----------
     folder : Path
         Of one kind of CPU. Made with the first row; half-written lines are then removed.
-    about : mapping
+    about : mapping, optional
         What else ``about.json`` tells.
+
+    Attributes
+    ----------
+    content : Content
+        What was in the folder.
+    added : list of Row
+        What was added since.
 
     Raises
     ------
@@ -230,7 +237,9 @@ class Database:
     def __init__(self, folder: Path, about: dict[str, Any] | None = None) -> None:
         self.folder = folder
         self.content = read(folder)
+        self.added: list[Row] = []
         self._about = about or {}
+        self._was_about = _about(folder) or {}
         self._open: Any = None
 
     def add(self, row: Row, target: Any, workload: Any | None = None) -> None:
@@ -255,6 +264,11 @@ class Database:
         cored = with_cores(target, row.threads)
         kept = database.commit_workload(mod)
         database.commit_tuning_record(TuningRecord(sch.trace, kept, list(row.seconds), cored))
+        self.added.append(row)
+
+    def made_with_other(self, name: str) -> bool:
+        """Whether something that ``about.json`` tells was another when the content was made."""
+        return bool(self.content.rows) and self._was_about.get(name) != self._about.get(name)
 
     def _opened(self) -> Any:
         if self._open is None:
@@ -268,6 +282,11 @@ class Database:
                 _rewrite(self.folder / name, lines)
             self._open = JSONDatabase(str(self.folder / WORKLOADS), str(self.folder / RECORDS))
         return self._open
+
+
+def _about(folder: Path) -> Any:
+    path = folder / ABOUT
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def _rewrite(path: Path, lines: Sequence[str]) -> None:

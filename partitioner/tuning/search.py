@@ -1,0 +1,245 @@
+"""The search on one device with one number of threads: which candidate is measured next."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Protocol
+
+from partitioner.errors import TuningError
+from partitioner.lowering import Choice
+from partitioner.tuning.database import LOST_S, Row
+from partitioner.tuning.records import CONFIRMED, MARGIN
+from partitioner.tuning.tasks import Task
+
+__all__ = ["Measurer", "Search", "Write"]
+
+_RULE = Choice()
+_ROUNDS = 5
+_CONFIRM_ROUNDS = 15
+# So many candidates in a row without gain, and an op is left as it is.
+_STALLED = 12
+# What each of them takes from an op's claim to be next.
+_PATIENCE = 0.9
+# An op's own schedules are drawn from TVM's design space where it takes at least this part of the
+# model's time; so many at a time.
+_WORTH = 0.01
+_SKETCHES = 8
+
+Write = Callable[[Row, Task], None]
+"""Keeps a row."""
+
+
+class Measurer(Protocol):
+    """What the search measures with; `partitioner.tuning.client.Client` is one."""
+
+    def __enter__(self) -> Measurer: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def measure(
+        self, task: Task, choices: Sequence[Choice], rounds: int, expected_s: float = 0.0
+    ) -> Sequence[Sequence[float]]:
+        """Seconds of a run for each choice, one a round; none for what cannot be measured."""
+
+    def sketches(self, task: Task, count: int, seed: int) -> Sequence[Choice]:
+        """Schedules for the kernel that TVM itself makes of an op."""
+
+
+@dataclass(slots=True)
+class _State:
+    """What is known of an op while it is tuned."""
+
+    task: Task
+    default_s: float
+    candidates: Iterator[Choice]
+    tried: set[Choice]
+    first: Sequence[Choice]
+    best: float = 1.0
+    stale: int = 0
+    done: bool = False
+    written: bool = False
+
+    @property
+    def total_s(self) -> float:
+        """What the best kernel so far takes of the model's time."""
+        return self.task.calls * self.default_s / self.best
+
+    @property
+    def claim(self) -> float:
+        """How much it deserves to be next."""
+        return self.total_s * _PATIENCE**self.stale
+
+
+@dataclass(slots=True)
+class Search:
+    """Tunes the ops of a model on one device with one number of threads.
+
+    Time goes to the op that takes most of the model's time, less the more candidates in a row
+    have brought it nothing. Every candidate is measured in turns with the rule's kernel, and one
+    that seems to beat the best so far is at once measured again, thoroughly; so whatever ends the
+    search, what it has found is kept.
+
+    Attributes
+    ----------
+    threads : int
+    measurer : Measurer
+    write : callable
+        Takes rows as they are found.
+    seed : int
+        Of the schedules drawn.
+    known : mapping of str to sequence of Row
+        What an earlier search found, by op, for this number of threads: is not measured again.
+    first : mapping of str to sequence of Choice
+        By op what is tried first, the likeliest in front, and measured thoroughly even if it
+        loses: it won under other conditions, and would be taken here too.
+    """
+
+    threads: int
+    measurer: Measurer
+    write: Write
+    seed: int = 0
+    known: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    first: Mapping[str, Sequence[Choice]] = field(default_factory=dict)
+    states: list[_State] = field(default_factory=list)
+    measured: int = 0
+
+    def begin(self, task: Task) -> None:
+        """Measure the rules' kernel of an op, which from now on is a candidate for time.
+
+        Raises
+        ------
+        TuningError
+            If it cannot be measured.
+        """
+        self.states.append(self._state(task))
+
+    def step(self) -> str | None:
+        """Measure one candidate.
+
+        Returns
+        -------
+        str or None
+            The name of its op; None where no op has a candidate left.
+        """
+        while True:
+            open_ = [state for state in self.states if not state.done]
+            if not open_:
+                return None
+            state = max(open_, key=lambda one: one.claim)
+            choice = self._next(state)
+            if choice is None:
+                state.done = True
+                continue
+            self._try(state, choice)
+            return state.task.name
+
+    @property
+    def speed(self) -> float:
+        """Estimated time of the model by the rules' kernels over that by the best ones."""
+        return sum(one.task.calls * one.default_s for one in self.states) / max(
+            1e-12, sum(one.total_s for one in self.states)
+        )
+
+    @property
+    def finished(self) -> int:
+        """Ops that nothing more is tried for."""
+        return sum(state.done for state in self.states)
+
+    def _state(self, task: Task) -> _State:
+        rows = self.known.get(task.op, ())
+        default = [row.median_s for row in rows if row.choice == _RULE]
+        if default:
+            default_s = default[-1]
+        else:
+            (times,) = self.measurer.measure(task, (_RULE,), _ROUNDS)
+            default_s = statistics.median(times)
+        first = self.first.get(task.op, ())
+        state = _State(
+            task=task,
+            default_s=default_s,
+            candidates=iter(()),
+            tried={row.choice for row in rows},
+            first=first,
+            written=bool(default),
+        )
+        state.candidates = self._candidates(state)
+        for row in rows:
+            if row.choice != _RULE and len(row.seconds) >= CONFIRMED:
+                state.best = max(state.best, default_s / row.median_s)
+        return state
+
+    def _candidates(self, state: _State) -> Iterator[Choice]:
+        task = state.task
+        yield from state.first
+        yield from (Choice(tile=tile) for tile in task.tiles)
+        if task.tiles or task.calls * state.default_s < _WORTH * self._total_s():
+            return
+        for turn in itertools.count(1):
+            # Other ones than an earlier search has drawn.
+            seed = 1 + self.seed + len(state.tried) + turn
+            drawn = self.measurer.sketches(task, _SKETCHES, seed)
+            if not drawn:
+                return
+            yield from drawn
+
+    def _total_s(self) -> float:
+        return sum(state.total_s for state in self.states)
+
+    def _next(self, state: _State) -> Choice | None:
+        if state.stale >= _STALLED:
+            return None
+        for choice in state.candidates:
+            if choice not in state.tried:
+                return choice
+        return None
+
+    def _try(self, state: _State, choice: Choice) -> None:
+        state.tried.add(choice)
+        self.measured += 1
+        try:
+            found = self._at_pace(state, choice, _ROUNDS)
+        except TuningError:
+            found = ()
+        state.stale += 1
+        if not state.written:
+            # Only now, so that a search without time for a candidate leaves nothing behind.
+            self._write(state, _RULE, (state.default_s,))
+            state.written = True
+        self._write(state, choice, (statistics.median(found),) if found else (LOST_S,))
+        promising = bool(found) and state.default_s / statistics.median(found) > (
+            state.best * (1 + MARGIN)
+        )
+        if not promising and not (found and choice in state.first):
+            return
+        found = self._at_pace(state, choice, _CONFIRM_ROUNDS)
+        if not found:
+            return
+        # What is far behind is measured once; that it lost is certain all the same.
+        if len(found) < CONFIRMED:
+            found = found * CONFIRMED
+        self._write(state, choice, found)
+        gain = state.default_s / statistics.median(found)
+        if gain > state.best * (1 + MARGIN):
+            state.best, state.stale = gain, 0
+
+    def _at_pace(self, state: _State, choice: Choice, rounds: int) -> tuple[float, ...]:
+        """Times of a candidate at the pace at which the rule's kernel was first measured."""
+        rule, own = self.measurer.measure(
+            state.task, (_RULE, choice), rounds, expected_s=state.default_s
+        )
+        # One that is far behind has fewer.
+        return tuple(
+            seconds / rule_s * state.default_s for rule_s, seconds in zip(rule, own, strict=False)
+        )
+
+    def _write(self, state: _State, choice: Choice, seconds: tuple[float, ...]) -> None:
+        self.write(Row(state.task.op, self.threads, choice, seconds), state.task)
