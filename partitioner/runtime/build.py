@@ -24,6 +24,7 @@ from partitioner.files import cache_home, require_writable, write_json
 from partitioner.frontend.signature import signature
 from partitioner.host import host_info
 from partitioner.lowering.inline import group_calls
+from partitioner.lowering.isa import kind_of
 from partitioner.machine import Device, Machine
 from partitioner.profiling.table import Origin
 from partitioner.tuning.defaults import default_records
@@ -116,7 +117,8 @@ class BuildCache:
             choice = records.choice(each, target, threads)
             if choice is not None:
                 digest = records.digest(each, target, threads)
-                found[each] = Recorded(choice, digest, records.source(each, target, threads))
+                source = f"{records.source(each, target, threads)} for {kind_of(target)}"
+                found[each] = Recorded(choice, digest, source)
         return found
 
     def build(self, module: Any, device: Device) -> Built:

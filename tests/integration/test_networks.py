@@ -11,6 +11,7 @@ import pytest
 from partitioner import auto_partition, zoo
 from partitioner.host import allowed_cpus
 from partitioner.runtime.build import BuildCache
+from partitioner.tuning.records import Records
 
 ITEMS = 20
 NETWORKS = (
@@ -29,7 +30,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @pytest.fixture(scope="module")
 def builds(tmp_path_factory: pytest.TempPathFactory) -> BuildCache:
-    return BuildCache(tmp_path_factory.mktemp("builds"))
+    return BuildCache(tmp_path_factory.mktemp("builds"), Records.shipped())
 
 
 def _tuples(results: Any) -> list[tuple[Array, ...]]:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,16 @@ from partitioner.errors import InputError, TuningError
 from partitioner.files import cache_home
 from partitioner.frontend import Grouped
 from partitioner.lowering import Choice, host_target, tiles_of, workload
+from partitioner.lowering.isa import kind_of
 from partitioner.machine import Device
 from partitioner.profiling import collect as job
-from partitioner.profiling.table import OpKey
+from partitioner.profiling.measure import InPlace
+from partitioner.profiling.table import Handover, Measurement, OpKey
 from partitioner.rewrite.split import split
-from partitioner.runtime.build import BuildCache
-from partitioner.tuning.records import Records
+from partitioner.runtime.build import BuildCache, Built
+from partitioner.tuning.database import Database, Row
+from partitioner.tuning.defaults import default_records
+from partitioner.tuning.records import CONFIRMED, Records
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -62,6 +67,16 @@ class Chosen:
 
     def __len__(self) -> int:
         return len(self._choices)
+
+
+def keep(folder: Path, choices: Mapping[str, Choice], threads: int = 1) -> Path:
+    """Records of kernels twice as fast as the rules', by signature."""
+    target = host_target(1)
+    database = Database(folder / kind_of(target))
+    for op, choice in choices.items():
+        database.add(Row(op, threads, Choice(), (2.0,) * CONFIRMED), target)
+        database.add(Row(op, threads, choice, (1.0,) * CONFIRMED), target)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -143,13 +158,15 @@ def test_a_retuned_kernel_never_keeps_its_time(
     tmp_path: Path,
 ) -> None:
     visited: list[str] = []
-    measure = job.measure_in_place
+    visits = count(1)
 
-    def noted(built: Any, inputs: Any, device: Device, **options: Any) -> Any:
+    def measure(built: Built, inputs: Any, device: Device, **options: Any) -> InPlace:
         visited.append(device.name)
-        return measure(built, inputs, device, **options)
+        row = Measurement(next(visits) * 1e-3, 0.0, 5)
+        return InPlace(row, tuple((op, row) for op, _ in built.kernels), 1e-6)
 
-    monkeypatch.setattr(job, "measure_in_place", noted)
+    monkeypatch.setattr(job, "measure_in_place", measure)
+    monkeypatch.setattr(job, "measure_handover", lambda a, b: Handover(1e-5, 0.0, 1e-5, 0.0))
     path = tmp_path / "profile.json"
 
     def profiled(records: Any, **options: Any) -> ProfileTable:
@@ -176,6 +193,8 @@ def test_a_retuned_kernel_never_keeps_its_time(
     assert visited == pair[:1] * 3
     assert said[0] == "known times of other kernels than are made now: 1, taken anew"
     assert {key.signature for key, row in tuned.ops.items() if row.kernel} == {first}
+    (retuned,) = (key for key in tuned.ops if key.signature == first)
+    assert (rule.time_s(retuned), tuned.time_s(retuned)) == (2e-3, 5e-3)
     assert ProfileTable.load(path) == tuned
     assert profiled(one) == tuned
     assert visited == []
@@ -239,10 +258,11 @@ def test_tiles_change_no_bit_and_the_report_counts_them(
     tiles: dict[str, tuple[int, ...]],
     items: list[dict[str, Array]],
     pair: list[str],
+    tmp_path: Path,
 ) -> None:
-    records: Any = Chosen({(each, 1): Choice(tile=tile) for each, tile in tiles.items()})
+    folder = keep(tmp_path, {each: Choice(tile=tile) for each, tile in tiles.items()})
     part = auto_partition(
-        grouped, pair, strategy="pipeline", profile="estimate", builds=builds.using(records)
+        grouped, pair, strategy="pipeline", profile="estimate", tuning=folder, builds=builds
     )
     assert len(part.plan.stages) == 2
     assert {built.path for stage in part.build() for built in stage}.isdisjoint(
@@ -254,7 +274,8 @@ def test_tiles_change_no_bit_and_the_report_counts_them(
     assert (report.outputs.max_abs_diff, report.outputs.tolerance) == (0.0, 0.0)
     n = sum(op.signature in tiles for op in grouped.graph.ops)
     rest = len(grouped.graph.ops) - n
-    assert f"kernels: {n} of {n + rest} ops from records (made up), {rest} by rule" in str(report)
+    where = f"{folder} for {kind_of(host_target(1))}"
+    assert f"kernels: {n} of {n + rest} ops from records ({where}), {rest} by rule" in str(report)
     assert report.to_data()["kernels"]["recorded"] == n
 
 
@@ -296,8 +317,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def planned(grouped: Grouped, builds: BuildCache, pair: list[str]) -> Callable[..., Partition]:
-    def make(tuning: Any, given: BuildCache | None = builds) -> Partition:
-        return auto_partition(grouped, pair[:1], profile="estimate", tuning=tuning, builds=given)
+    def make(tuning: Any, given: BuildCache | None = builds, **options: Any) -> Partition:
+        return auto_partition(
+            grouped, pair[:1], profile="estimate", tuning=tuning, builds=given, **options
+        )
 
     return make
 
@@ -337,6 +360,34 @@ def test_seconds_tune_first_and_what_is_kept_is_used(
     part = planned(2.5)
     assert asked == [(grouped.graph, home / "tuning", 2.5)]
     assert part.builds.records is not None
+
+
+def test_the_users_own_records_come_before_the_shipped(
+    planned: Callable[..., Partition],
+    home: Path,
+    tiles: dict[str, tuple[int, ...]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (first, tile), (second, other), *_ = tiles.items()
+    mine, theirs = Choice(tile=tile), Choice(tile=other)
+    old = Choice(tile=(*tile, 1))
+    shipped = Records.load(keep(tmp_path / "shipped", {first: old, second: theirs}))
+    monkeypatch.setattr(Records, "shipped", lambda: shipped)
+    assert default_records() == shipped
+    keep(home / "tuning", {first: mine})
+    records = planned("default", None).builds.records
+    target = host_target(1)
+    assert (records.choice(first, target, 1), records.choice(second, target, 1)) == (mine, theirs)
+    # Of another TVM, they are left out and stay as they are.
+    about = home / "tuning" / kind_of(target) / "about.json"
+    data = {**json.loads(about.read_text(encoding="utf-8")), "tvm": "0.1"}
+    about.write_text(json.dumps(data), encoding="utf-8")
+    said: list[str] = []
+    part = planned("default", None, progress=lambda what, part: said.append(what))
+    assert part.builds.records.choice(first, target, 1) == old
+    assert said[0].startswith(f"left out: {about.parent}: these tuning records were made with TVM")
+    assert json.loads(about.read_text(encoding="utf-8")) == data
 
 
 @pytest.mark.parametrize("tuning", [0, -1.0, float("inf"), float("nan"), True])
