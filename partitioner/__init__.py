@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from partitioner.runtime.trace import Trace
     from partitioner.simulation import simulate
     from partitioner.solvers import solve
+    from partitioner.tuning.records import Records
+    from partitioner.tuning.session import tune
 
 _HOME = {
     "auto_partition": "partitioner.api",
@@ -44,11 +46,13 @@ _HOME = {
     "Problem": "partitioner.problem",
     "profile_model": "partitioner.api",
     "ProfileTable": "partitioner.profiling.table",
+    "Records": "partitioner.tuning.records",
     "Solution": "partitioner.problem",
     "simulate": "partitioner.simulation",
     "solve": "partitioner.solvers",
     "split": "partitioner.rewrite.split",
     "Trace": "partitioner.runtime.trace",
+    "tune": "partitioner.tuning.session",
 }
 
 __all__ = [
@@ -61,6 +65,7 @@ __all__ = [
     "Plan",
     "Problem",
     "ProfileTable",
+    "Records",
     "Solution",
     "Trace",
     "auto_partition",
@@ -73,6 +78,7 @@ __all__ = [
     "simulate",
     "solve",
     "split",
+    "tune",
 ]
 
 
