@@ -86,7 +86,9 @@ def inline_tail(sch: Any, block: Any) -> Any:
         block = following
 
 
-def register_tile(sch: Any, sums: Any, vectors: int, lanes: int, *, reductions: int) -> None:
+def register_tile(
+    sch: Any, sums: Any, vectors: int, lanes: int, *, reductions: int, inside: int = 0
+) -> None:
     """Keep all sums of a tile in registers while the reduction runs to its end.
 
     Parameters
@@ -101,14 +103,17 @@ def register_tile(sch: Any, sums: Any, vectors: int, lanes: int, *, reductions: 
         Values in a vector.
     reductions : int
         Number of reduction loops.
+    inside : int
+        How many of the loops around a tile's rows run inside the loop over tiles of columns.
     """
     loops = sch.get_loops(sums)
     m, q = loops[-reductions - 2 : -reductions]
     reduce = loops[-reductions:]
+    within = loops[len(loops) - reductions - 2 - inside : -reductions - 2]
     q_tile, q_vector, q_lane = sch.split(q, [None, vectors, lanes])
-    sch.reorder(q_tile, *reduce, m, q_vector, q_lane)
+    sch.reorder(q_tile, *within, *reduce, m, q_vector, q_lane)
     store = sch.cache_write(sums, 0, "local")
-    sch.reverse_compute_at(store, q_tile, preserve_unit_loops=True)
+    sch.reverse_compute_at(store, within[-1] if within else q_tile, preserve_unit_loops=True)
     s_m, s_q = sch.get_loops(store)[-2:]
     s_vector, s_lane = sch.split(s_q, [None, lanes])
     for loop in (m, q_vector, s_m, s_vector):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import tvm
@@ -10,6 +11,7 @@ from tvm import relax, tirx
 from tvm_ffi import structural_hash
 
 from partitioner.errors import BuildError
+from partitioner.lowering.choice import Choice, Tile
 from partitioner.lowering.conv import rewrite_conv2d, rewrite_conv2d_transpose
 from partitioner.lowering.inline import (
     Kernel,
@@ -21,9 +23,9 @@ from partitioner.lowering.inline import (
 )
 from partitioner.lowering.isa import Isa, isa_of
 from partitioner.lowering.matmul import rewrite_matmul
-from partitioner.lowering.schedule import is_view, schedule_kernel
+from partitioner.lowering.schedule import apply_trace, is_view, schedule_kernel
 
-__all__ = ["build", "host_target", "kernels_of", "lower"]
+__all__ = ["build", "host_target", "kernels_of", "lower", "tiles_of", "workload"]
 
 # Operators that get a kernel of this package's own; all others take TVM's definition.
 _REWRITES = {
@@ -49,7 +51,9 @@ def host_target(num_cores: int) -> tvm.target.Target:
     return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": num_cores})
 
 
-def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def lower(
+    mod: tvm.IRModule, target: tvm.target.Target, choices: Mapping[str, Choice] | None = None
+) -> tvm.IRModule:
     """Scheduled kernels for a module of group functions.
 
     Parameters
@@ -58,6 +62,10 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
         `main` calls private Relax functions, one a fusion group. Not modified.
     target : tvm.target.Target
         An `llvm` target; its features decide vector width and register tiles.
+    choices : mapping of str to Choice, optional
+        By name of a group how its kernel is made, if not as the rules would by themselves. A tile
+        that they do not know, or a trace that does not fit, is ignored. Tiles change a kernel's
+        speed, not one bit of what it computes.
 
     Returns
     -------
@@ -81,7 +89,8 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     main = mod["main"]
     groups = group_calls(main, mod)
     opaque = {gv.name_hint for gv in groups if is_opaque(mod[gv])}
-    work = _prepare(mod, isa)
+    choices = choices or {}
+    work = _prepare(mod, isa, choices)
     try:
         with target, tvm.transform.PassContext(opt_level=3):
             work = _PASSES(work)
@@ -92,7 +101,8 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
             f"{first[-1] if first else error!r}; "
             "check that their operators are supported on a CPU target"
         ) from error
-    kernels = _schedule_all(work, isa)
+    traces = {name: choice.trace for name, choice in choices.items() if choice.trace}
+    kernels = _schedule_all(work, isa, _traced(work, traces))
     return flatten_main(main, work, kernels, opaque)
 
 
@@ -113,7 +123,62 @@ def _some(names: list[Any]) -> str:
     return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def _prepare(mod: tvm.IRModule, isa: Isa) -> tvm.IRModule:
+def tiles_of(mod: tvm.IRModule, group: str, target: tvm.target.Target) -> tuple[Tile, ...]:
+    """Tiles that a group's convolution or matrix product can have.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Holds the group's function.
+    group : str
+        Its name.
+    target : tvm.target.Target
+
+    Returns
+    -------
+    tuple of tuple of int
+        By the rules' own estimate the fastest first, which is what `lower` takes by itself. Empty
+        for a group that no rule tiles.
+    """
+    func = mod[group]
+    if not isinstance(func, relax.Function):
+        return ()
+    rewriter = _Rewriter(mod, func, isa_of(target), None)
+    rewriter.visit_expr(func)
+    return rewriter.tiles
+
+
+def workload(mod: tvm.IRModule, group: str, target: tvm.target.Target) -> Any | None:
+    """The kernel that TVM itself makes of a group, unscheduled: what a trace is for.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Holds the group's function.
+    group : str
+        Its name.
+    target : tvm.target.Target
+
+    Returns
+    -------
+    tvm.tirx.PrimFunc or None
+        None unless the group becomes exactly one kernel.
+    """
+    func = mod[group]
+    if not isinstance(func, relax.Function) or is_opaque(func):
+        return None
+    public = func.without_attr("Primitive").with_attr("global_symbol", group)
+    with target, tvm.transform.PassContext(opt_level=3):
+        work = _PASSES(tvm.IRModule({group: public}))
+    kernels = called_kernels(work[group])
+    return _plain(work[kernels.pop()]) if len(kernels) == 1 else None
+
+
+def _plain(func: Any) -> Any:
+    return func.without_attr("global_symbol").without_attr("op_pattern")
+
+
+def _prepare(mod: tvm.IRModule, isa: Isa, choices: Mapping[str, Choice]) -> tvm.IRModule:
     """Copy of the module without `main`, groups public so that each is optimized by itself."""
     funcs = {}
     direct = called_kernels(mod["main"])
@@ -128,8 +193,9 @@ def _prepare(mod: tvm.IRModule, isa: Isa) -> tvm.IRModule:
         funcs[gv] = func
     work = tvm.IRModule(funcs)
     for gv, func in work.functions_items():
-        if isinstance(func, relax.Function):
-            work = _Rewriter(work, func, isa).run(gv)
+        choice = choices.get(gv.name_hint, Choice())
+        if isinstance(func, relax.Function) and not choice.trace:
+            work = _Rewriter(work, func, isa, choice.tile).run(gv)
     return work
 
 
@@ -137,10 +203,12 @@ def _prepare(mod: tvm.IRModule, isa: Isa) -> tvm.IRModule:
 class _Rewriter(relax.PyExprMutator):
     """Puts this package's kernels in the place of operators in one function."""
 
-    def __init__(self, mod: tvm.IRModule, func: Any, isa: Isa) -> None:
+    def __init__(self, mod: tvm.IRModule, func: Any, isa: Isa, tile: Tile | None) -> None:
         super().__init__(mod)
         self.func = func
         self.isa = isa
+        self.tile = tile
+        self.tiles: tuple[Tile, ...] = ()
         self.bound = dict(relax.analysis.get_var2val(func).items())
 
     def run(self, gv: Any) -> tvm.IRModule:
@@ -149,9 +217,10 @@ class _Rewriter(relax.PyExprMutator):
 
     def visit_call_(self, call: Any) -> Any:
         rule = _REWRITES.get(getattr(call.op, "name", ""))
-        found = rule(call, self.bound, self.isa) if rule else None
+        found = rule(call, self.bound, self.isa, self.tile) if rule else None
         if found is None:
             return super().visit_call_(call)
+        self.tiles = self.tiles or found.tiles
         kernel = self.builder_.add_func(found.func, found.name)
         out = call.ty if found.shape is None else relax.TensorType(found.shape, call.ty.dtype)
         value = relax.call_tir(kernel, [self.visit_expr(arg) for arg in found.args], out)
@@ -160,21 +229,35 @@ class _Rewriter(relax.PyExprMutator):
         return value
 
 
-def _schedule_all(work: tvm.IRModule, isa: Isa) -> dict[str, Kernel]:
+def _traced(work: tvm.IRModule, traces: Mapping[str, str]) -> dict[str, str]:
+    """Traces by the kernels that they are for, given by group."""
+    found = {}
+    for group, trace in traces.items():
+        kernels = called_kernels(work[group])
+        if len(kernels) == 1:
+            found[kernels.pop()] = trace
+    return found
+
+
+def _schedule_all(work: tvm.IRModule, isa: Isa, traces: Mapping[str, str]) -> dict[str, Kernel]:
     """Scheduled kernels by the names that the unscheduled ones have in `work`."""
     done: dict[int, Kernel] = {}
     kernels: dict[str, Kernel] = {}
     for gv, func in work.functions_items():
         if not isinstance(func, tirx.PrimFunc):
             continue
-        func = func.without_attr("global_symbol").without_attr("op_pattern")
+        func = _plain(func)
         key = structural_hash(func)
         if key not in done:
             # TVM numbers names by what else is in the module; the hash does that better.
             stem = re.sub(r"\d+(?=_|$)", "", gv.name_hint).removeprefix("fused_")
             name = f"{stem[:80]}_{key & 0xFFFFFFFFFFFFFFFF:016x}"
             view = is_view(func)
-            done[key] = Kernel(name, func if view else schedule_kernel(func, isa), view)
+            trace = traces.get(gv.name_hint)
+            scheduled = None if view or trace is None else apply_trace(func, trace)
+            if scheduled is None:
+                scheduled = func if view else schedule_kernel(func, isa)
+            done[key] = Kernel(name, scheduled, view)
         kernels[gv.name_hint] = done[key]
     return kernels
 

@@ -22,10 +22,11 @@ from partitioner.lowering.blocks import (
     register_tile,
     schedule_rest,
 )
+from partitioner.lowering.choice import Tile
 from partitioner.lowering.isa import Isa
-from partitioner.lowering.replace import Replacement, const_array, static_shape
+from partitioner.lowering.replace import Replacement, const_array, pick, static_shape
 
-__all__ = ["MatmulTile", "choose_tile", "pack_panels", "rewrite_matmul", "schedule_matmul"]
+__all__ = ["MatmulTile", "pack_panels", "rewrite_matmul", "schedule_matmul", "tiles"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +44,20 @@ class MatmulTile:
     rows: int
     cols: int
 
+    @property
+    def numbers(self) -> Tile:
+        """As records keep it."""
+        return (self.rows, self.cols)
 
-def choose_tile(rows: int, cols: int, isa: Isa) -> MatmulTile:
-    """Tile with the least estimated time: wasted rows and columns against load pressure.
+
+def tiles(rows: int, cols: int, isa: Isa) -> tuple[MatmulTile, ...]:
+    """Tiles by estimated time, the least first: wasted rows and columns against load pressure.
 
     Parameters
     ----------
     rows, cols : int
         Shape of the product.
     isa : Isa
-
-    Returns
-    -------
-    MatmulTile
     """
     sizes: tuple[tuple[int, int], ...]
     if isa.registers >= 32:
@@ -69,8 +71,7 @@ def choose_tile(rows: int, cols: int, isa: Isa) -> MatmulTile:
         computed = -(-rows // tile_rows) * tile_rows * (-(-cols // width) * width)
         return computed * max(sums, size[0] + size[1] + 1, 8) / sums
 
-    best = min(sizes, key=cost)
-    return MatmulTile(best[0], best[1] * isa.lanes)
+    return tuple(MatmulTile(rows, vectors * isa.lanes) for rows, vectors in sorted(sizes, key=cost))
 
 
 def pack_panels(matrix: npt.NDArray[Any], cols: int) -> npt.NDArray[Any]:
@@ -154,7 +155,9 @@ def matmul_func(
     return kernel.with_attr("op_pattern", 4)
 
 
-def rewrite_matmul(call: Any, bindings: dict[Any, Any], isa: Isa) -> Replacement | None:
+def rewrite_matmul(
+    call: Any, bindings: dict[Any, Any], isa: Isa, wanted: Tile | None = None
+) -> Replacement | None:
     """Kernel for a `relax.matmul` of float32 matrices, None where this rule does not apply.
 
     Parameters
@@ -163,6 +166,8 @@ def rewrite_matmul(call: Any, bindings: dict[Any, Any], isa: Isa) -> Replacement
     bindings : dict
         What each variable of the function is bound to.
     isa : Isa
+    wanted : tuple of int, optional
+        Rows and columns of the tile to take, if the rule knows it.
 
     Returns
     -------
@@ -173,7 +178,8 @@ def rewrite_matmul(call: Any, bindings: dict[Any, Any], isa: Isa) -> Replacement
         return None
     if any(str(arg.ty.dtype) != "float32" for arg in call.args):
         return None
-    tile = choose_tile(left[-2], right[-1], isa)
+    known = pick((tile.numbers for tile in tiles(left[-2], right[-1], isa)), wanted)
+    tile = MatmulTile(*known[0])
     while len(right) > 2 and right[0] == 1 and right[:-2] != left[:-2]:
         right = right[1:]
     if len(right) == 2:
@@ -181,11 +187,11 @@ def rewrite_matmul(call: Any, bindings: dict[Any, Any], isa: Isa) -> Replacement
         if constant is not None:
             panels = relax.const(pack_panels(constant.reshape(right), tile.cols))
             kernel = matmul_func(left, right, tile, packed=True, dtype="float32")
-            return Replacement("matmul", kernel, (call.args[0], panels))
+            return Replacement("matmul", kernel, (call.args[0], panels), known)
     if right != static_shape(call.args[1]) or (len(right) > 2 and right[:-2] != left[:-2]):
         return None
     kernel = matmul_func(left, right, tile, packed=False, dtype="float32")
-    return Replacement("matmul", kernel, (call.args[0], call.args[1]))
+    return Replacement("matmul", kernel, (call.args[0], call.args[1]), known)
 
 
 def schedule_matmul(sch: Any, isa: Isa) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,11 @@ import numpy.typing as npt
 from tvm import relax, tirx
 from tvm.ir.expr import GenericConst
 
-__all__ = ["Replacement", "const_array", "static_shape"]
+from partitioner.lowering.choice import Tile
+
+__all__ = ["Replacement", "const_array", "pick", "static_shape"]
+
+_MOST_TILES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,8 @@ class Replacement:
         Unscheduled kernel, its outputs last.
     args : tuple of relax.Expr
         Its tensor inputs.
+    tiles : tuple of tuple of int
+        The tiles that the rule knows for this operator, the one that it would take by itself first.
     shape : tuple of int or None
         Shape of its output where it is not that of the operator (same elements, same order).
     """
@@ -32,7 +39,24 @@ class Replacement:
     name: str
     func: Any
     args: tuple[Any, ...]
+    tiles: tuple[Tile, ...]
     shape: tuple[int, ...] | None = None
+
+
+def pick(tiles: Iterable[Tile], wanted: Tile | None) -> tuple[Tile, ...]:
+    """Tiles by estimated time, cut to a number worth trying, with the wanted one in front.
+
+    Parameters
+    ----------
+    tiles : iterable of tuple of int
+        In order of estimated time, each once.
+    wanted : tuple of int or None
+        Ignored where it is not among them: a record may come from another version of the rule.
+    """
+    known = tuple(tiles)
+    if wanted in known:
+        known = (wanted, *(tile for tile in known if tile != wanted))
+    return known[:_MOST_TILES]
 
 
 def static_shape(expr: Any) -> tuple[int, ...] | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
 import tvm
 from tvm import relax, tirx
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import ScheduleError
+from tvm.s_tir.schedule import ScheduleError, Trace
 
 from partitioner.lowering.conv import schedule_conv
 from partitioner.lowering.generic import schedule_generic
@@ -17,7 +18,7 @@ from partitioner.lowering.mathfn import inline_math
 from partitioner.lowering.matmul import schedule_matmul
 from partitioner.lowering.reduction import schedule_reduction
 
-__all__ = ["RULES", "is_view", "schedule_kernel"]
+__all__ = ["RULES", "apply_trace", "is_view", "schedule_kernel"]
 
 # Each returns False where it does not apply; the last applies to everything.
 RULES = (schedule_conv, schedule_matmul, schedule_reduction, schedule_generic)
@@ -47,6 +48,24 @@ def schedule_kernel(func: Any, isa: Isa) -> Any:
             # starts from the kernel anew.
             continue
     return func
+
+
+def apply_trace(func: Any, trace: str) -> Any | None:
+    """A kernel scheduled as a record says, None where the record does not fit it.
+
+    Parameters
+    ----------
+    func : tvm.tirx.PrimFunc
+        Unscheduled, as `partitioner.lowering.workload` gives it.
+    trace : str
+        A MetaSchedule trace as JSON.
+    """
+    sch = Schedule(func)
+    try:
+        Trace.apply_json_to_schedule(json.loads(trace), sch)
+    except (ScheduleError, tvm.error.InternalError, ValueError, TypeError, KeyError):
+        return None
+    return sch.mod["main"]
 
 
 def is_view(func: Any) -> bool:
