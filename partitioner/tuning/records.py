@@ -118,8 +118,11 @@ class Records:
     @classmethod
     def shipped(cls) -> Records:
         """The records that come with the product; none where it was installed without them."""
-        folder = Path(__file__).resolve().parents[2] / "profiles"
-        if not folder.is_dir():
+        package = Path(__file__).resolve().parents[1]
+        # A wheel has them in the package (setup.py), a source tree beside it.
+        found = [each / "profiles" for each in (package, package.parent)]
+        folder = next((each for each in found if each.is_dir()), None)
+        if folder is None:
             return cls.none()
         try:
             return cls._read(folder, "shipped")
