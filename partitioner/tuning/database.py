@@ -31,7 +31,17 @@ from partitioner.errors import TuningError
 from partitioner.files import write_json, write_text
 from partitioner.lowering import Choice
 
-__all__ = ["ABOUT", "LOST_S", "Database", "Row", "folders", "read", "require_usable", "with_cores"]
+__all__ = [
+    "ABOUT",
+    "LOST_S",
+    "Database",
+    "Row",
+    "folders",
+    "read",
+    "require_usable",
+    "trace_text",
+    "with_cores",
+]
 
 WORKLOADS = "database_workload.json"
 RECORDS = "database_tuning_record.json"
@@ -203,7 +213,12 @@ def _choice(trace: Any) -> Choice:
     last = insts[-1]
     if str(last.kind.name) == "Annotate" and str(last.attrs[0]) == _TILE:
         return Choice(tile=tuple(int(number) for number in last.inputs[1]))
-    return Choice(trace=json.dumps(trace.as_json()))
+    return Choice(trace=trace_text(trace))
+
+
+def trace_text(trace: Any) -> str:
+    """A MetaSchedule trace as JSON, in which TVM leaves numbers of its own."""
+    return json.dumps(trace.as_json(), default=lambda number: number.value)
 
 
 def with_cores(target: Any, threads: int) -> Any:
