@@ -1,8 +1,8 @@
 """Convolution as shifted matrix products over flattened, padded rows.
 
 A piece of work copies its block of the input into *phases*: the padded image split by row and
-column modulo the stride. In a phase, a tap (ky, kx) reads the whole output at one constant offset, if
-output rows are laid out with the phase's row length: the few columns beyond the output width are
+column modulo the stride. In a phase, a tap (ky, kx) reads the whole output at one constant offset,
+if output rows are laid out with the phase's row length: the few columns beyond the output width are
 computed and dropped. So one register tile, output channels by consecutive flat positions, serves
 every kernel size and stride with contiguous vector loads, and the last vectors need no special
 case because the phases are longer than the image.
@@ -30,12 +30,7 @@ from partitioner.lowering.conv_tile import ConvShape, ConvTile, tiles
 from partitioner.lowering.isa import Isa
 from partitioner.lowering.replace import Replacement, const_array, pick, static_shape
 
-__all__ = [
-    "conv_func",
-    "rewrite_conv2d",
-    "rewrite_conv2d_transpose",
-    "schedule_conv",
-]
+__all__ = ["conv_func", "rewrite_conv2d", "rewrite_conv2d_transpose", "schedule_conv"]
 
 
 @functools.cache
