@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +112,50 @@ def test_devices_of_another_host_are_not_tuned_for(
     Machine.of("cores:4000").save(tmp_path / "big.toml")
     assert main(["tune", str(network_file), "--machine", str(tmp_path / "big.toml")]) == 1
     assert "this host has no core 4000" in capsys.readouterr().err
+
+
+def _shell(*argv: str, interrupted_after: str | None = None) -> tuple[int, str, str]:
+    """A command as a user starts it, and interrupts it when it has said something."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "partitioner.cli", *argv],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    said = ""
+    assert process.stderr is not None
+    while interrupted_after is not None and interrupted_after not in said:
+        said += process.stderr.readline()
+        assert process.poll() is None, said
+    if interrupted_after is not None:
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, said + err
+
+
+@pytest.mark.slow
+def test_tune_is_interrupted_goes_on_and_is_used(
+    network_file: Path, pair: list[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "records"
+    argv = ["tune", str(network_file), "--devices", pair[0], "--records", str(folder)]
+    code, out, err = _shell(*argv, "--budget", "10m", interrupted_after="x the rules' speed so far")
+    assert (code, out) == (130, "")
+    assert re.search(rf"^kept \d+ records in {folder}\ninterrupted$", err, re.M)
+    assert "Traceback" not in err
+    (kind,) = folder.iterdir()
+    before = (kind / "database_tuning_record.json").read_text(encoding="utf-8")
+    code, out, err = _shell(*argv, "--budget", "20s")
+    assert code == 0, err
+    assert f"records in {folder}" in out
+    assert (kind / "database_tuning_record.json").read_text(encoding="utf-8").startswith(before)
+    kept = len(Records.load(folder))
+    used = ["run", str(network_file), "--devices", pair[0], "--estimate", "--tuning", str(folder)]
+    code, out, err = _shell(*used, "--items", "3", "--rounds", "1", "--seconds", "0.02")
+    assert code == 0, err
+    assert f" of 7 ops from records ({folder} for {kind.name}), " in out or kept == 0
+    assert "outputs of 3 items: bitwise equal" in out
 
 
 @pytest.mark.parametrize("command", ["profile", "plan", "run"])

@@ -241,6 +241,15 @@ def test_handover_counts_both_ends(graph: OpGraph, profile: ProfileTable) -> Non
     assert "hand-over: 30 us a hop and 0.400 s a GB" in profile_table(table, graph)
 
 
+def test_ops_with_kernels_of_records_are_counted(graph: OpGraph, profile: ProfileTable) -> None:
+    assert "kernels" not in profile_table(profile, graph)
+    ops = dict(profile.ops)
+    for key in (OpKey("k0", "cores:0", 1), OpKey("k0", "cores:1", 1), OpKey("k2", "cores:1", 1)):
+        ops[key] = replace(ops[key], kernel="abc")
+    text = profile_table(replace(profile, ops=ops), graph)
+    assert "kernels: 2 of 4 ops from records of tuning, 2 by rule" in text
+
+
 def test_what_was_not_measured_is_a_dash(graph: OpGraph, profile: ProfileTable) -> None:
     ops = {key: row for key, row in profile.ops.items() if key != OpKey("k0", "cores:1", 1)}
     (row,) = (
