@@ -84,6 +84,8 @@ def _profile(arguments: argparse.Namespace) -> Result:
     builds = builds_for(tuning_of(arguments))
     grouped = import_model(arguments.model, input_shapes=shapes_of(arguments))
     with show_progress() as progress:
+        for note in builds.records.notes:
+            progress(note, 0.0)
         profile = profile_model(
             grouped,
             machine,

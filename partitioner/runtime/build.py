@@ -111,6 +111,8 @@ class BuildCache:
         TuningError
             If the records cannot be read.
         """
+        if not self.records:
+            return {}
         target, threads, records = target_of(device), device.threads, self.records
         found = {}
         for each in dict.fromkeys(signatures):
@@ -167,7 +169,7 @@ class BuildCache:
 
     def _recorded_groups(self, module: Any, device: Device) -> dict[str, Recorded]:
         """What records say of a module's groups, by name."""
-        if not self.records:
+        if not self.records:  # then nothing is hashed either
             return {}
         groups = group_calls(module["main"], module)
         signatures = {var.name_hint: signature(module, module[var]) for var in groups}
