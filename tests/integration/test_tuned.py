@@ -396,6 +396,22 @@ def test_no_time_to_tune_for(tuning: Any, planned: Callable[..., Partition]) -> 
         planned(tuning)
 
 
+def test_what_a_killed_run_left_is_said_and_the_rest_used(
+    planned: Callable[..., Partition], tiles: dict[str, tuple[int, ...]], tmp_path: Path
+) -> None:
+    (first, tile), *_ = tiles.items()
+    folder = keep(tmp_path, {first: Choice(tile=tile)})
+    (path,) = folder.glob("*/database_tuning_record.json")
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(whole + whole[:40], encoding="utf-8")
+    said: list[str] = []
+    part = planned(folder, progress=lambda what, part: said.append(what))
+    assert "1 line is half-written or no tuning record" in said[0]
+    assert part.report.kernels is not None
+    assert part.report.kernels.recorded >= 1
+    assert path.read_text(encoding="utf-8") == whole + whole[:40]
+
+
 def test_no_such_folder(planned: Callable[..., Partition], tmp_path: Path) -> None:
     with pytest.raises(
         TuningError, match=r"absent: there is no such folder of tuning records; `partitioner"
