@@ -34,6 +34,9 @@ from partitioner.lowering import Choice
 __all__ = [
     "ABOUT",
     "LOST_S",
+    "RECORDS",
+    "WORKLOADS",
+    "Content",
     "Database",
     "Row",
     "folders",

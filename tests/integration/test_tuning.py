@@ -348,7 +348,8 @@ def test_the_process_measures_tiles_and_refuses_nonsense(grouped: Grouped) -> No
     bad = Choice(trace="[]")
     with Client(grouped.module, device(), TARGET) as client:
         rule, tile, _ = client.measure(task, (RULE, tiles[0], bad), 5)
-        drawn = client.sketches(task, 2, 1)
+        pool = next(one for one in tasks_of(grouped, TARGET) if "pool" in one.name)
+        drawn = client.sketches(pool, 2, 1)
     assert len(rule) == 5
     assert len(tile) in (1, 5)
     assert all(choice.trace for choice in drawn)
@@ -366,7 +367,7 @@ for line in sys.stdin:
         if choice["tile"] == [1]:
             time.sleep(600)
     with open(sys.argv[1], "a") as file:
-        file.write(f"{os.getpid()}\\\\n")
+        file.write(f"{os.getpid()}\\n")
     print(json.dumps({"results": [{"seconds": [1e-3]} for _ in choices]}), flush=True)
 """
 
@@ -376,17 +377,29 @@ def test_a_crash_or_a_hang_loses_one_candidate(grouped: Grouped, tmp_path: Path,
     name, signature, _ = conv_of(grouped)
     task = Task(signature, name, 1, ())
     script = tmp_path / "worker.py"
-    script.write_text(WORKER.replace("\\\\n", "\\n"), encoding="utf-8")
+    script.write_text(WORKER, encoding="utf-8")
     seen = tmp_path / "seen"
     command = (sys.executable, str(script), str(seen))
     good, bad = Choice(tile=(9,)), Choice(tile=(kind,))
     with Client(grouped.module, device(), TARGET, command=command, patience_s=2.0) as client:
         assert client.measure(task, (RULE, good), 1) == ((1e-3,), (1e-3,))
         assert client.measure(task, (RULE, bad), 1) == ((1e-3,), ())
+        assert client.measure(task, (RULE, good), 1) == ((1e-3,), (1e-3,))
+    # One before, one after; a bad one answers nothing.
+    assert len(set(seen.read_text(encoding="utf-8").split())) == 2
+
+
+def test_whose_fault_a_crash_is(grouped: Grouped, tmp_path: Path) -> None:
+    name, signature, _ = conv_of(grouped)
+    task = Task(signature, name, 1, ())
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER, encoding="utf-8")
+    command = (sys.executable, str(script), str(tmp_path / "seen"))
+    good, bad = Choice(tile=(9,)), Choice(tile=(0,))
+    with Client(grouped.module, device(), TARGET, command=command) as client:
         assert client.measure(task, (RULE, bad, good), 1) == ((1e-3,), (), (1e-3,))
-        with pytest.raises(TuningError, match=r"own kernel (crashed|did not end)"):
+        with pytest.raises(TuningError, match=r"own kernel crashed \(exit status -6\)"):
             client.measure(task, (bad,), 1)
-    assert len(set(seen.read_text(encoding="utf-8").split())) == 3
 
 
 def test_a_process_that_does_not_start_is_said(grouped: Grouped) -> None:

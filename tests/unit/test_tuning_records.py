@@ -16,6 +16,7 @@ from partitioner.errors import TuningError
 from partitioner.lowering import Choice, host_target
 from partitioner.lowering.isa import kind_of
 from partitioner.tuning.database import LOST_S, Database, Row
+from partitioner.tuning.prune import prune
 from partitioner.tuning.records import CONFIRMED, Records
 
 OP, OTHER = "0123456789abcdef", "fedcba9876543210"
@@ -214,6 +215,26 @@ def test_records_of_another_version_are_refused_and_kept(
     with pytest.raises(TuningError, match=found):
         Database(folder)
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_what_ships_makes_the_same_choices(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    write(one, (RULE, 2.0), (WIDE, 1.9))
+    write(one, (SMALL, 0.1), runs=1)
+    write(one, (RULE, 3.0), (SMALL, 1.5), (WIDE, 2.9))
+    write(one, (RULE, 1.0), (SMALL, 1.1), threads=2)
+    write(two, (RULE, 2.0), (WIDE, 1.0), op=OTHER)
+    write(two, (RULE, 2.0), (WIDE, 2.0), op="never better")
+    assert prune([one, two], tmp_path / "shipped") == 2
+    shipped = Records.load(tmp_path / "shipped")
+    assert shipped.choice(OP, AVX512, 1) == Records.load(one).choice(OP, AVX512, 1) == SMALL
+    assert shipped.choice(OP, AVX512, 2) is None
+    assert shipped.choice(OTHER, AVX512, 1) == WIDE
+    lines = (tmp_path / "shipped" / kind_of(AVX512) / "database_tuning_record.json").read_text()
+    assert len(lines.splitlines()) == 6
+    assert prune([tmp_path / "shipped"], tmp_path / "again") == 2
+    with pytest.raises(TuningError, match="no such folder"):
+        prune([tmp_path / "absent"], tmp_path)
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
