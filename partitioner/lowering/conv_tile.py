@@ -209,7 +209,9 @@ def _cost(shape: ConvShape, tile: ConvTile, isa: Isa) -> float:
     if not near:
         lines = tiles * inputs * shape.kernel[0] * (4 * width / _LINE_BYTES + 0.5)
         cost += lines * (_LINE + (_FAR_LINE if block > _FAR_BYTES else 0.0))
-    cost += _COPY * blocks * read * shape.channels * (1 if shape.groups > 1 else tile.parts)
+    copied = blocks * read * shape.channels * (1 if shape.groups > 1 else tile.parts)
+    # A stride in memory is read value by value.
+    cost += _COPY * copied * (1 if shape.stride[1] == 1 else 2)
     if tile.sweep:
         waiting = 4 * by_channels // tile.parts * tile.channels * tile.span
         far = _FAR_WAITING if waiting > _FAR_BYTES else 0.0

@@ -23,6 +23,7 @@ from partitioner.lowering.inline import (
 )
 from partitioner.lowering.isa import Isa, isa_of
 from partitioner.lowering.matmul import rewrite_matmul
+from partitioner.lowering.pool import rewrite_max_pool2d
 from partitioner.lowering.schedule import apply_trace, is_view, schedule_kernel
 
 __all__ = ["build", "host_target", "kernels_of", "lower", "tiles_of", "workload"]
@@ -32,6 +33,7 @@ _REWRITES = {
     "relax.nn.conv2d": rewrite_conv2d,
     "relax.nn.conv2d_transpose": rewrite_conv2d_transpose,
     "relax.matmul": rewrite_matmul,
+    "relax.nn.max_pool2d": rewrite_max_pool2d,
 }
 
 

@@ -16,12 +16,13 @@ from partitioner.lowering.generic import schedule_generic
 from partitioner.lowering.isa import Isa
 from partitioner.lowering.mathfn import inline_math
 from partitioner.lowering.matmul import schedule_matmul
+from partitioner.lowering.pool import schedule_pool
 from partitioner.lowering.reduction import schedule_reduction
 
 __all__ = ["RULES", "apply_trace", "is_view", "schedule_kernel"]
 
 # Each returns False where it does not apply; the last applies to everything.
-RULES = (schedule_conv, schedule_matmul, schedule_reduction, schedule_generic)
+RULES = (schedule_conv, schedule_matmul, schedule_pool, schedule_reduction, schedule_generic)
 
 
 def schedule_kernel(func: Any, isa: Isa) -> Any:

@@ -12,7 +12,7 @@ from tvm import relax
 from tvm_ffi import structural_equal
 
 from partitioner.errors import BuildError
-from partitioner.lowering import build, host_target, kernels_of, lower
+from partitioner.lowering import Choice, build, host_target, kernels_of, lower, tiles_of
 from partitioner.lowering import schedule as schedule_module
 from partitioner.lowering.blocks import block_names
 from partitioner.lowering.conv_tile import ConvShape, tiles
@@ -52,9 +52,14 @@ def network(inputs: list[tuple[int, ...]], *groups: tuple[str, list[int], Step])
     return bb.finalize()
 
 
-def run(mod: tvm.IRModule, *arrays: np.ndarray, target: Any = None) -> np.ndarray:
+def run(
+    mod: tvm.IRModule,
+    *arrays: np.ndarray,
+    target: Any = None,
+    choices: dict[str, Choice] | None = None,
+) -> np.ndarray:
     target = target or host_target(1)
-    vm = relax.VirtualMachine(build(lower(mod, target), target), tvm.cpu())
+    vm = relax.VirtualMachine(build(lower(mod, target, choices), target), tvm.cpu())
     return vm["main"](*[tvm.runtime.tensor(a) for a in arrays]).numpy()
 
 
@@ -573,6 +578,83 @@ def test_other_vector_widths_give_the_same_values(lanes, monkeypatch):
     want = run(six_ops(0, 6), x)
     monkeypatch.setattr(cpu, "isa_of", lambda target: Isa(lanes, 32))
     np.testing.assert_allclose(run(six_ops(0, 6), x), want, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("n", "c", "h", "w", "o", "kernel", "stride", "pad", "dilation", "groups"), CONVS
+)
+def test_tiles_do_not_change_a_bit(n, c, h, w, o, kernel, stride, pad, dilation, groups):
+    weight = relax.const(normal(o, c // groups, *kernel))
+
+    def body(bb, params):
+        attrs = {"strides": stride, "padding": pad, "dilation": dilation, "groups": groups}
+        y = bb.emit(op.nn.conv2d(params[0], weight, **attrs))
+        return op.nn.relu(y)
+
+    mod = network([(n, c, h, w)], ("g0_conv", [0], body))
+    x = normal(n, c, h, w, seed=3)
+    known = tiles_of(mod, "g0_conv", host_target(1))
+    assert len(set(known)) == len(known) >= 2
+    want = run(mod, x)
+    kernels = set()
+    for tile in known[:: max(1, len(known) // 4)]:
+        choices = {"g0_conv": Choice(tile=tile)}
+        kernels.add(kernels_of(lower(mod, host_target(1), choices)))
+        assert run(mod, x, choices=choices).tobytes() == want.tobytes(), tile
+    assert len(kernels) > 1
+
+
+def test_tiles_of_a_matrix_product_do_not_change_a_bit():
+    mod = network(
+        [(5, 40)], ("g0_matmul", [0], lambda bb, p: op.matmul(p[0], relax.const(normal(40, 50))))
+    )
+    x = normal(5, 40, seed=3)
+    known = tiles_of(mod, "g0_matmul", host_target(1))
+    found = {run(mod, x, choices={"g0_matmul": Choice(tile=tile)}).tobytes() for tile in known}
+    assert len(known) > 5
+    assert found == {run(mod, x).tobytes()}
+
+
+def test_unknown_tiles_are_ignored():
+    mod = six_ops(0, 6)
+    target = host_target(1)
+    group = next(
+        gv.name_hint for gv in mod.get_global_vars() if tiles_of(mod, gv.name_hint, target)
+    )
+    for tile in ((3, 999), (1,), ()):
+        found = lower(mod, target, {group: Choice(tile=tile)})
+        assert kernels_of(found) == kernels_of(lower(mod, target))
+
+
+def test_a_group_without_tiles_has_none():
+    mod = network([(4, 4)], ("g0_relu", [0], lambda bb, p: op.nn.relu(p[0])))
+    assert tiles_of(mod, "g0_relu", host_target(1)) == ()
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "pad", "dilation", "ceil"),
+    [
+        ((2, 2), (2, 2), (0, 0, 0, 0), 1, False),
+        ((3, 3), (2, 2), (0, 0, 0, 0), 1, True),
+        ((3, 2), (1, 3), (1, 0, 2, 1), 1, False),
+        ((3, 3), (1, 1), (1, 1, 1, 1), 2, False),
+        ((5, 1), (1, 1), (2, 0, 2, 0), 1, False),
+        ((9, 20), (1, 1), (0, 0, 0, 0), 1, False),
+    ],
+)
+def test_max_pool(size, stride, pad, dilation, ceil):
+    def body(bb, params):
+        y = bb.emit(op.nn.max_pool2d(params[0], size, stride, pad, (dilation,) * 2, ceil))
+        return op.negative(y)
+
+    x = normal(2, 3, 15, 22) - 5.0  # a zero from beyond the edge would be the largest
+    got = run(network([x.shape], ("g0_pool", [0], body)), x)
+    padded = np.pad(x, [(0, 0), (0, 0), (pad[0], 30), (pad[1], 30)], constant_values=-np.inf)
+    reach = [(k - 1) * dilation + 1 for k in size]
+    windows = np.lib.stride_tricks.sliding_window_view(padded, reach, axis=(2, 3))
+    windows = windows[:, :, :: stride[0], :: stride[1], ::dilation, ::dilation]
+    want = -windows.max(axis=(4, 5))[:, :, : got.shape[2], : got.shape[3]]
+    np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("isa", [Isa(4, 16), Isa(4, 32), Isa(8, 16), Isa(16, 32)])
