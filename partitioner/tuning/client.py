@@ -21,6 +21,7 @@ import tvm
 from partitioner.errors import TuningError
 from partitioner.lowering import Choice
 from partitioner.machine import Device
+from partitioner.runtime import affinity
 from partitioner.runtime.environment import stage_environment
 from partitioner.tuning.tasks import Task, weightless
 
@@ -31,6 +32,7 @@ Times = tuple[float, ...]
 
 _WORKER = (sys.executable, "-m", "partitioner.tuning.worker")
 _START_S = 120.0
+_MOST_AT_A_TIME = 4
 _PATIENCE_S = 10.0
 _LAST_WORDS_S = 2.0
 _PATIENCE = 20.0
@@ -56,6 +58,11 @@ class Client:
         What to run in place of the measuring process, in tests.
     patience_s : float
         Seconds that a request may take beside the time of the runs asked for.
+
+    Attributes
+    ----------
+    batch : int
+        Candidates that are best measured at a time.
     """
 
     def __init__(
@@ -76,6 +83,10 @@ class Client:
         self._files: dict[str, Path] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._received = b""
+        # Compiling a kernel takes longer than measuring it, and goes on on all cores meanwhile.
+        cpus = sorted(affinity.allowed_cpus() | set(device.cpus))
+        self._compile_cpus = [*device.cpus, *(cpu for cpu in cpus if cpu not in device.cpus)]
+        self.batch = min(_MOST_AT_A_TIME, len(self._compile_cpus))
 
     def __enter__(self) -> Client:
         return self
@@ -181,6 +192,7 @@ class Client:
             "threads": self._device.threads,
             "cgroup": self._device.cgroup,
             "target": str(self._target),
+            "compile_cpus": self._compile_cpus[:_MOST_AT_A_TIME],
         }
         try:
             self._send(setting)

@@ -7,6 +7,7 @@ where all other ops have run in between.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ _MOST_COPIES = 64
 _BURST_S = 1e-3
 # A kernel this much slower than the one to beat is not measured a second time.
 _HOPELESS = 1.5
+
+# Relax's builder of functions is one for all threads; the compiler, which takes most of the time,
+# is not.
+_LOWERING = threading.Lock()
 
 Array = npt.NDArray[Any]
 
@@ -95,6 +100,8 @@ class _Call:
 class Kernels:
     """An op's kernels as one choice makes them.
 
+    Any thread may make them, several at a time; one thread runs them.
+
     Parameters
     ----------
     module : tvm.IRModule
@@ -114,7 +121,8 @@ class Kernels:
     """
 
     def __init__(self, module: Any, name: str, target: Any, choice: Choice, seed: int = 0) -> None:
-        lowered = lowering.lower(module, target, {name: choice})
+        with _LOWERING:
+            lowered = lowering.lower(module, target, {name: choice})
         plan = _Plan(lowered, name)
         self._outputs = plan.outputs
         functions = {gv: f for gv, f in lowered.functions_items() if gv.name_hint != "main"}

@@ -36,6 +36,9 @@ Write = Callable[[Row, Task], None]
 class Measurer(Protocol):
     """What the search measures with; `partitioner.tuning.client.Client` is one."""
 
+    batch: int
+    """Candidates that are best measured at a time."""
+
     def __enter__(self) -> Measurer: ...
 
     def __exit__(
@@ -123,7 +126,7 @@ class Search:
         self.states.append(self._state(task))
 
     def step(self) -> str | None:
-        """Measure one candidate.
+        """Measure the next candidates of an op.
 
         Returns
         -------
@@ -135,11 +138,11 @@ class Search:
             if not open_:
                 return None
             state = max(open_, key=lambda one: one.claim)
-            choice = self._next(state)
-            if choice is None:
+            choices = self._next(state)
+            if not choices:
                 state.done = True
                 continue
-            self._try(state, choice)
+            self._try(state, choices)
             return state.task.name
 
     @property
@@ -194,33 +197,34 @@ class Search:
     def _total_s(self) -> float:
         return sum(state.total_s for state in self.states)
 
-    def _next(self, state: _State) -> Choice | None:
+    def _next(self, state: _State) -> list[Choice]:
         if state.stale >= _STALLED:
-            return None
-        for choice in state.candidates:
-            if choice not in state.tried:
-                return choice
-        return None
+            return []
+        new = (choice for choice in state.candidates if choice not in state.tried)
+        return list(itertools.islice(new, self.measurer.batch))
 
-    def _try(self, state: _State, choice: Choice) -> None:
-        state.tried.add(choice)
-        self.measured += 1
-        try:
-            found = self._at_pace(state, choice, _ROUNDS)
-        except TuningError:
-            found = ()
-        state.stale += 1
+    def _try(self, state: _State, choices: Sequence[Choice]) -> None:
+        state.tried.update(choices)
+        self.measured += len(choices)
+        state.stale += len(choices)
+        found = self._at_pace(state, choices, _ROUNDS)
         if not state.written:
             # Only now, so that a search without time for a candidate leaves nothing behind.
             self._write(state, _RULE, (state.default_s,))
             state.written = True
-        self._write(state, choice, (statistics.median(found),) if found else (LOST_S,))
-        promising = bool(found) and state.default_s / statistics.median(found) > (
-            state.best * (1 + MARGIN)
-        )
-        if not promising and not (found and choice in state.first):
-            return
-        found = self._at_pace(state, choice, _CONFIRM_ROUNDS)
+        gains = {}
+        for choice, times in zip(choices, found, strict=True):
+            median_s = statistics.median(times) if times else LOST_S
+            self._write(state, choice, (median_s,))
+            gains[choice] = state.default_s / median_s
+        # The best first: the others have to beat it then.
+        for choice in sorted(choices, key=lambda one: -gains[one]):
+            known_elsewhere = choice in state.first and gains[choice] > state.default_s / LOST_S
+            if known_elsewhere or gains[choice] > state.best * (1 + MARGIN):
+                self._confirm(state, choice)
+
+    def _confirm(self, state: _State, choice: Choice) -> None:
+        (found,) = self._at_pace(state, (choice,), _CONFIRM_ROUNDS)
         if not found:
             return
         # What is far behind is measured once; that it lost is certain all the same.
@@ -231,15 +235,21 @@ class Search:
         if gain > state.best * (1 + MARGIN):
             state.best, state.stale = gain, 0
 
-    def _at_pace(self, state: _State, choice: Choice, rounds: int) -> tuple[float, ...]:
-        """Times of a candidate at the pace at which the rule's kernel was first measured."""
-        rule, own = self.measurer.measure(
-            state.task, (_RULE, choice), rounds, expected_s=state.default_s
-        )
+    def _at_pace(
+        self, state: _State, choices: Sequence[Choice], rounds: int
+    ) -> list[tuple[float, ...]]:
+        """Times of candidates at the pace at which the rule's kernel was first measured."""
+        try:
+            rule, *others = self.measurer.measure(
+                state.task, (_RULE, *choices), rounds, expected_s=state.default_s
+            )
+        except TuningError:
+            return [() for _ in choices]
         # One that is far behind has fewer.
-        return tuple(
-            seconds / rule_s * state.default_s for rule_s, seconds in zip(rule, own, strict=False)
-        )
+        return [
+            tuple(s / rule_s * state.default_s for rule_s, s in zip(rule, own, strict=False))
+            for own in others
+        ]
 
     def _write(self, state: _State, choice: Choice, seconds: tuple[float, ...]) -> None:
         self.write(Row(state.task.op, self.threads, choice, seconds), state.task)

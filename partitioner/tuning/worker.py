@@ -1,7 +1,8 @@
 """The measuring process: pinned before TVM starts, a line of JSON in, a line of JSON out.
 
 Started as ``python -m partitioner.tuning.worker``. The first line says where it belongs and what
-kernels are made for: ``cpus``, ``threads``, ``cgroup``, ``target``. Every other names an op
+kernels are made for: ``cpus``, ``threads``, ``cgroup``, ``target``, and ``compile_cpus``, which may
+be used while nothing is measured. Every other names an op
 (``module``, a file; ``name``) and either ``choices`` with ``rounds``, to be measured, the first of
 them the one to beat, or ``sketches``, how many schedules of TVM's design space to draw with
 ``seed``. The process may crash or hang over a kernel; who started it knows what to do then.
@@ -12,6 +13,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +30,7 @@ __all__ = ["Session", "main"]
 _SHARED_CORES = -3
 # Of the largest value: other orders of summation differ by less.
 _TOLERANCE = 1e-4
+_ERRORS = (PartitionerError, RuntimeError, ValueError, TypeError)
 
 
 class Session:
@@ -36,16 +40,22 @@ class Session:
     ----------
     target : str
         TVM target as JSON.
+    compile_cpus : sequence of int
+        Kernels are compiled by as many threads, on these.
     """
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, compile_cpus: Sequence[int]) -> None:
         import tvm
 
+        self._compilers = ThreadPoolExecutor(
+            len(compile_cpus), initializer=os.sched_setaffinity, initargs=(0, compile_cpus)
+        )
         self._target = tvm.target.Target(json.loads(target))
         self._op = ("", "")
         self._module: Any = None
         self._kernels: dict[str, Kernels] = {}
         self._outputs: Any = None
+        self._checked: set[str] = set()
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Measure choices or draw schedules.
@@ -74,7 +84,7 @@ class Session:
 
         from partitioner.tuning.kernels import with_weights
 
-        self._kernels, self._outputs = {}, None
+        self._kernels, self._outputs, self._checked = {}, None, set()
         module = tvm.ir.load_json(Path(path).read_text(encoding="utf-8"))
         self._module = with_weights(module, name)
         self._op = (path, name)
@@ -85,35 +95,45 @@ class Session:
         # The kernel to beat is wanted again and again, and a new best is measured twice.
         wanted = {json.dumps(choice) for choice in choices}
         self._kernels = {key: one for key, one in self._kernels.items() if key in wanted}
+        compiling = [self._compilers.submit(self._compiled, choice) for choice in choices]
+        wait(compiling)
         results: list[dict[str, Any]] = []
         running: list[Kernels] = []
-        for choice in choices:
+        for choice, made in zip(choices, compiling, strict=True):
             try:
-                running.append(self._compiled(choice, is_reference=not results))
+                self._check(made.result(), choice, is_reference=not results)
+                running.append(made.result())
                 results.append({})
-            except (PartitionerError, RuntimeError, ValueError, TypeError) as error:
+            except _ERRORS as error:
                 if not results:
                     return [{"error": _last_line(error)} for _ in choices]
                 results.append({"error": _last_line(error)})
         times = iter(interleaved(running, rounds))
         return [result or {"seconds": next(times)} for result in results]
 
-    def _compiled(self, choice: dict[str, Any], *, is_reference: bool) -> Kernels:
+    def _compiled(self, choice: dict[str, Any]) -> Kernels:
         from partitioner.lowering import Choice
-        from partitioner.tuning.kernels import Kernels, same_values
+        from partitioner.tuning.kernels import Kernels
 
         key = json.dumps(choice)
         if key not in self._kernels:
             tile = None if choice["tile"] is None else tuple(choice["tile"])
             made = Choice(tile=tile, trace=choice["trace"])
-            kernels = Kernels(self._module, self._op[1], self._target, made)
-            outputs = kernels.outputs()
-            if is_reference:
-                self._outputs = outputs
-            elif not same_values(outputs, self._outputs, 0.0 if tile else _TOLERANCE):
-                raise TuningError("computes something else than the rule's kernel")
-            self._kernels[key] = kernels
+            self._kernels[key] = Kernels(self._module, self._op[1], self._target, made)
         return self._kernels[key]
+
+    def _check(self, kernels: Kernels, choice: dict[str, Any], *, is_reference: bool) -> None:
+        """Run new kernels once, and see that they compute what those to beat do."""
+        from partitioner.tuning.kernels import same_values
+
+        if json.dumps(choice) in self._checked:
+            return
+        outputs = kernels.outputs()
+        if is_reference:
+            self._outputs = outputs
+        elif not same_values(outputs, self._outputs, _TOLERANCE if choice["trace"] else 0.0):
+            raise TuningError("computes something else than the rule's kernel")
+        self._checked.add(json.dumps(choice))
 
 
 def _last_line(error: BaseException) -> str:
@@ -137,7 +157,7 @@ def main() -> int:
     found = int(tvm.get_global_func("runtime.NumThreads")())
     if found != setting["threads"]:
         raise TuningError(f"TVM runs kernels with {found} threads, not {setting['threads']}")
-    session = Session(setting["target"])
+    session = Session(setting["target"], setting["compile_cpus"])
     answers.write(json.dumps({"ready": True}) + "\n")
     answers.flush()
     for line in sys.stdin:

@@ -46,6 +46,8 @@ class Fake:
         Candidates in the order in which they were measured.
     """
 
+    batch = 1
+
     def __init__(self, factors: dict[tuple[str, Choice], float], stop_after: int = 10**9) -> None:
         self.factors = factors
         self.stop_after = stop_after
@@ -128,6 +130,17 @@ def test_an_op_is_left_after_a_number_of_candidates_without_gain(
     # The third wins and is measured twice; then twelve more, if there are as many.
     tried = [choice for asked, choice in fake.asked if asked == name]
     assert tried == [*tiles[:3], tiles[2], *tiles[3:15]]
+
+
+def test_several_candidates_at_a_time(grouped: Grouped, tmp_path: Path) -> None:
+    """The best of a batch is measured again, and what it beats is not."""
+    name, signature, tiles = conv_of(grouped)
+    fake = Fake({(name, tiles[0]): 0.9, (name, tiles[2]): 0.5, (name, tiles[3]): 0.8})
+    fake.batch = 4
+    records = tuned(grouped, tmp_path, fake)
+    assert records.choice(signature, TARGET, 1) == tiles[2]
+    tried = [choice for asked, choice in fake.asked if asked == name]
+    assert tried == [*tiles[:4], tiles[2], *tiles[4:16]]
 
 
 def test_time_goes_where_it_pays(grouped: Grouped, tmp_path: Path) -> None:
