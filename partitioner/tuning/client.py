@@ -141,10 +141,13 @@ class Client:
         alone = self.measure(task, choices[:1], rounds, expected_s)
         return (*alone, ())
 
-    def sketches(self, task: Task, count: int, seed: int) -> tuple[Choice, ...]:
-        """Schedules of TVM's design space drawn at random, none where TVM fails over it."""
+    def sketches(
+        self, task: Task, count: int, seed: int, patience_s: float = _START_S
+    ) -> tuple[Choice, ...]:
+        """Schedules of TVM's design space drawn at random, none where TVM fails or takes longer."""
+        request = {**self._op(task), "sketches": count, "seed": seed}
         try:
-            answer = self._ask({**self._op(task), "sketches": count, "seed": seed}, _START_S)
+            answer = self._ask(request, max(self._patience_s, patience_s))
         except Lost:
             return ()
         return tuple(Choice(trace=trace) for trace in answer["traces"])

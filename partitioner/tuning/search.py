@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -53,8 +54,8 @@ class Measurer(Protocol):
     ) -> Sequence[Sequence[float]]:
         """Seconds of a run for each choice, one a round; none for what cannot be measured."""
 
-    def sketches(self, task: Task, count: int, seed: int) -> Sequence[Choice]:
-        """Schedules for the kernel that TVM itself makes of an op."""
+    def sketches(self, task: Task, count: int, seed: int, patience_s: float) -> Sequence[Choice]:
+        """Schedules for the kernel that TVM itself makes of an op; none if it takes too long."""
 
 
 @dataclass(slots=True)
@@ -97,6 +98,8 @@ class Search:
     measurer : Measurer
     write : callable
         Takes rows as they are found.
+    until : float
+        End of the search by `time.monotonic`; nothing that takes long is begun to end after it.
     seed : int
         Of the schedules drawn.
     known : mapping of str to sequence of Row
@@ -109,6 +112,7 @@ class Search:
     threads: int
     measurer: Measurer
     write: Write
+    until: float
     seed: int = 0
     known: Mapping[str, Sequence[Row]] = field(default_factory=dict)
     first: Mapping[str, Sequence[Choice]] = field(default_factory=dict)
@@ -189,10 +193,13 @@ class Search:
         for turn in itertools.count(1):
             # Other ones than an earlier search has drawn.
             seed = 1 + self.seed + len(state.tried) + turn
-            drawn = self.measurer.sketches(task, _SKETCHES, seed)
-            if not drawn:
+            left_s = max(0.0, self.until - time.monotonic())
+            drawn = self.measurer.sketches(task, _SKETCHES, seed, left_s)
+            # A small design space is soon drawn whole.
+            new = [choice for choice in drawn if choice not in state.tried]
+            if not new:
                 return
-            yield from drawn
+            yield from new
 
     def _total_s(self) -> float:
         return sum(state.total_s for state in self.states)

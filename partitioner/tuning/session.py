@@ -192,7 +192,7 @@ def _search(
             workload = lowering.workload(grouped.module, task.name, place.target)
         database.add(row, place.target, workload)
 
-    return Search(threads, measurer, write, seed, known, first)
+    return Search(threads, measurer, write, place.until, seed, known, first)
 
 
 def _best_on_fewer(rows: Sequence[Row], threads: int) -> dict[str, list[Choice]]:

@@ -52,7 +52,8 @@ class Fake:
         self.factors = factors
         self.stop_after = stop_after
         self.asked: list[tuple[str, Choice]] = []
-        self.drawn: list[int] = []
+        self.drawn: list[tuple[str, int]] = []
+        self.traces: list[str] = []
         self.ended = 0
 
     def __enter__(self) -> Fake:
@@ -80,9 +81,9 @@ class Fake:
             for factor in factors
         ]
 
-    def sketches(self, task: Task, count: int, seed: int) -> list[Choice]:
-        self.drawn.append(seed)
-        return []
+    def sketches(self, task: Task, count: int, seed: int, patience_s: float) -> list[Choice]:
+        self.drawn.append((task.name, seed))
+        return [Choice(trace=trace) for trace in self.traces]
 
 
 def tuned(grouped: Grouped, folder: Path, fake: Fake, **options: Any) -> Records:
@@ -152,6 +153,22 @@ def test_time_goes_where_it_pays(grouped: Grouped, tmp_path: Path) -> None:
     assert tasks[fake.asked[0][0]].calls == most
     # And none is forgotten.
     assert {name for name, _ in fake.asked} == set(tasks)
+
+
+def test_a_design_space_of_two_schedules_ends(grouped: Grouped, tmp_path: Path) -> None:
+    """What is drawn again is not measured again, and nothing new is the end."""
+    fake = Fake({})
+    root = ["GetSBlock", [], ["root", "main"], ["b0"]]
+    fake.traces = [
+        json.dumps([[root, ["Annotate", ["b0", number], ["of.a.test"], []]], []])
+        for number in (1, 2)
+    ]
+    tuned(grouped, tmp_path, fake)
+    untiled = {task.name for task in tasks_of(grouped, TARGET) if not task.tiles}
+    assert untiled
+    for name in untiled:
+        assert [choice.trace for asked, choice in fake.asked if asked == name] == fake.traces
+        assert len({seed for asked, seed in fake.drawn if asked == name}) == 2
 
 
 def test_what_cannot_be_measured_is_noted_and_not_tried_again(
