@@ -117,8 +117,8 @@ class Client:
         Returns
         -------
         tuple of tuple of float
-            For each choice the seconds of a run, one a round; one time only for what is far behind
-            the first, and none for what does not compile, or crashed or hung.
+            For each choice the seconds of a run, one a round; fewer for what is far behind the
+            first, and none for what does not compile, or crashed or hung.
 
         Raises
         ------

@@ -30,8 +30,10 @@ _COLD_BYTES = 4 << 20
 _MOST_COPIES = 64
 # The clock and the call from Python take a microsecond or two.
 _BURST_S = 1e-3
-# A kernel this much slower than the one to beat is not measured a second time.
+# A kernel that was this much slower than the one to beat each time is not measured again. Once is
+# not enough: a burst during which something else had the core looks ten times slower.
 _HOPELESS = 1.5
+_FAIR_ROUNDS = 2
 
 # Relax's builder of functions is one for all threads; the compiler, which takes most of the time,
 # is not.
@@ -244,7 +246,7 @@ def interleaved(kernels: Sequence[Kernels], rounds: int) -> list[list[float]]:
     Returns
     -------
     list of list of float
-        Seconds of a run for each, one a round; of one that is far behind, of the first only.
+        Seconds of a run for each, one a round; of one that is far behind, of the first ones only.
     """
     times: list[list[float]] = [[] for _ in kernels]
     runs = [max(1, round(_BURST_S / max(1e-7, one.seconds(1)))) for one in kernels]
@@ -256,7 +258,8 @@ def interleaved(kernels: Sequence[Kernels], rounds: int) -> list[list[float]]:
 
 def _running(times: Sequence[Sequence[float]]) -> Iterator[int]:
     for number, own in enumerate(times):
-        if not own or number == 0 or own[0] <= _HOPELESS * times[0][0]:
+        fair = number == 0 or len(own) < _FAIR_ROUNDS
+        if fair or min(own) <= _HOPELESS * min(times[0]):
             yield number
 
 

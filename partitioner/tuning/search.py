@@ -234,7 +234,7 @@ class Search:
         (found,) = self._at_pace(state, (choice,), _CONFIRM_ROUNDS)
         if not found:
             return
-        # What is far behind is measured once; that it lost is certain all the same.
+        # What is far behind is measured less often; that it lost is certain all the same.
         if len(found) < CONFIRMED:
             found = found * CONFIRMED
         self._write(state, choice, found)

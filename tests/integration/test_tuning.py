@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -329,16 +330,24 @@ def test_a_choice_out_of_records_reaches_a_stage(grouped: Grouped, tmp_path: Pat
     assert outputs[0] == outputs[1]
 
 
-def test_turns_are_even_and_what_is_far_behind_has_one() -> None:
-    class Steady:
-        def __init__(self, seconds: float) -> None:
-            self.own = seconds
+class Steady:
+    """Kernels that take what they are told to, run by run."""
 
-        def seconds(self, runs: int) -> float:
-            return self.own
+    def __init__(self, *seconds: float) -> None:
+        self.runs = itertools.chain(seconds[:1], itertools.cycle(seconds))
 
+    def seconds(self, runs: int) -> float:
+        return next(self.runs)
+
+
+def test_turns_are_even_and_what_is_far_behind_has_two() -> None:
     kernels: Any = [Steady(1.0), Steady(1.2), Steady(1.6)]
-    assert interleaved(kernels, 3) == [[1.0] * 3, [1.2] * 3, [1.6]]
+    assert interleaved(kernels, 3) == [[1.0] * 3, [1.2] * 3, [1.6] * 2]
+
+
+def test_one_slow_burst_does_not_condemn_a_kernel() -> None:
+    kernels: Any = [Steady(1.0), Steady(9.0, 0.8, 0.8, 0.8)]
+    assert interleaved(kernels, 4)[1] == [9.0, 0.8, 0.8, 0.8]
 
 
 def test_sketches_of_a_kernel_without_tiles_compute_what_it_does(grouped: Grouped) -> None:
@@ -381,7 +390,7 @@ def test_the_process_measures_tiles_and_refuses_nonsense(grouped: Grouped) -> No
         pool = next(one for one in tasks_of(grouped, TARGET) if "pool" in one.name)
         drawn = client.sketches(pool, 2, 1)
     assert len(rule) == 5
-    assert len(tile) in (1, 5)
+    assert 2 <= len(tile) <= 5
     assert all(choice.trace for choice in drawn)
 
 
