@@ -168,6 +168,9 @@ def schedule_spatial(sch: Any, block: Any, isa: Isa) -> None:
     loops = sch.get_loops(block)
     if not loops:
         return
+    # A vector that may reach over the end of a row has an index that TVM does not see through, and
+    # becomes a gather; LLVM sees a plain loop there, and makes vectors of it.
+    whole = (extent(sch, loops[-1]) or 1) % isa.lanes == 0
     first_flat = len(loops) - _flat_loops(sch, block)
     outer, inner = loops[:first_flat], sch.fuse(*loops[first_flat:])
     if not outer and (extent(sch, inner) or 0) % (isa.lanes * _CHUNK) == 0:
@@ -175,7 +178,8 @@ def schedule_spatial(sch: Any, block: Any, isa: Isa) -> None:
         outer = [first]
     if outer:
         sch.parallel(sch.fuse(*outer))
-    vectorize_loop(sch, inner, isa.lanes)
+    if whole:
+        vectorize_loop(sch, inner, isa.lanes)
 
 
 def schedule_rest(sch: Any, done: Any, isa: Isa) -> None:

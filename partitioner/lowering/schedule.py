@@ -10,6 +10,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import ScheduleError, Trace
+from tvm_ffi import structural_walk
 
 from partitioner.lowering.conv import schedule_conv
 from partitioner.lowering.generic import schedule_generic
@@ -26,7 +27,7 @@ RULES = (schedule_conv, schedule_matmul, schedule_pool, schedule_reduction, sche
 
 
 def schedule_kernel(func: Any, isa: Isa) -> Any:
-    """Scheduled version of a kernel, the kernel itself where no rule can take it.
+    """Scheduled version of a kernel, the kernel itself where it has a schedule or no rule fits.
 
     Parameters
     ----------
@@ -37,6 +38,8 @@ def schedule_kernel(func: Any, isa: Isa) -> Any:
     -------
     tvm.tirx.PrimFunc
     """
+    if _is_scheduled(func):
+        return func
     func = inline_math(func)
     for rule in RULES:
         sch = Schedule(func)
@@ -49,6 +52,15 @@ def schedule_kernel(func: Any, isa: Isa) -> Any:
             # starts from the kernel anew.
             continue
     return func
+
+
+def _is_scheduled(func: Any) -> bool:
+    """Whether somebody says so, or has made a loop parallel, a vector, or the like."""
+    if func.attrs is not None and bool(func.attrs.get("tirx.is_scheduled", False)):
+        return True
+    kinds: set[int] = set()
+    structural_walk(func.body, (tirx.For, lambda loop: kinds.add(loop.kind)))
+    return bool(kinds - {tirx.ForKind.SERIAL})
 
 
 def apply_trace(func: Any, trace: str) -> Any | None:

@@ -8,7 +8,8 @@ import pytest
 import tvm
 from scipy.signal import correlate2d
 from scipy.special import erf
-from tvm import relax
+from tvm import relax, te
+from tvm.s_tir import Schedule
 from tvm_ffi import structural_equal
 
 from partitioner.errors import BuildError
@@ -624,6 +625,44 @@ def test_unknown_tiles_are_ignored():
     for tile in ((3, 999), (1,), ()):
         found = lower(mod, target, {group: Choice(tile=tile)})
         assert kernels_of(found) == kernels_of(lower(mod, target))
+
+
+def doubled() -> Any:
+    """A kernel of a user's own, unscheduled."""
+    x = te.placeholder((64, 64), "float32", "x")
+    out = te.compute((64, 64), lambda i, j: x[i, j] * 2.0, "out")
+    return te.create_prim_func([x, out], index_dtype_override="int64")
+
+
+def with_loop(primitive: str) -> Any:
+    sch = Schedule(doubled())
+    getattr(sch, primitive)(sch.get_loops(sch.get_sblock("out"))[0])
+    return sch.mod["main"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kept"),
+    [
+        (with_loop("parallel"), True),
+        (with_loop("unroll"), True),
+        (doubled().with_attr("tirx.is_scheduled", True), True),
+        (doubled(), False),
+    ],
+)
+def test_a_scheduled_kernel_of_the_users_stays_as_it_is(kernel, kept):
+    bb = relax.BlockBuilder()
+    x = relax.Var("x", tensor((64, 64)))
+    with bb.function("main", [x]):
+        with bb.dataflow():
+            gv = bb.add_func(kernel.without_attr("global_symbol"), "doubled")
+            out = bb.emit_output(relax.call_tir(gv, [x], tensor((64, 64))))
+        bb.emit_func_output(out)
+    mod = bb.finalize()
+    lowered = lower(mod, host_target(1))
+    (found,) = [f for _, f in lowered.functions_items() if isinstance(f, tvm.tirx.PrimFunc)]
+    assert structural_equal(found.body, kernel.body) == kept
+    data = normal(64, 64)
+    np.testing.assert_array_equal(run(mod, data), data * 2)
 
 
 def test_a_group_without_tiles_has_none():
