@@ -1,10 +1,10 @@
 """Tuning records on disk: MetaSchedule's own database in a folder for each kind of CPU.
 
-What is kept of an op is looked up by its signature, which stands as an attribute on the workload,
-so that nothing has to be lowered for it. The workload of a tile is not the op's kernel but an
-empty function: a rule makes the kernel, often several of them, from the tile alone, and the kernel
-itself would be some 50 KB a workload where the empty function takes 5. The workload of a
-schedule from TVM's design space is the kernel that it applies to.
+What is kept of an op is looked up by its signature, so that nothing has to be lowered for it. The
+workload of a tile is not the op's kernel but one empty function for all of them, and the signature
+stands in the record's trace: a rule makes the kernel, often several of them, from the tile alone,
+and the kernel itself would be some 50 KB a record. The workload of a schedule from TVM's design
+space is the kernel that it applies to, with the signature as an attribute.
 
 A row's times are one of three things: several of them for what was measured against the rule's
 kernel in alternation and with repeats (*confirmed*); one for what was tried; `LOST_S` for what did
@@ -25,7 +25,7 @@ import tvm
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 from tvm.s_tir.meta_schedule.database import JSONDatabase, TuningRecord, Workload
-from tvm.s_tir.schedule import Trace
+from tvm.s_tir.schedule import ScheduleError, Trace
 
 from partitioner.errors import TuningError
 from partitioner.files import write_json, write_text
@@ -55,7 +55,15 @@ LOST_S = 1e10
 _VERSION = 1
 _OP = "partitioner.op"
 _TILE = "partitioner.tile"
-_BAD = (tvm.error.InternalError, ValueError, TypeError, KeyError, IndexError, AttributeError)
+_BAD = (
+    tvm.error.InternalError,
+    ScheduleError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +163,6 @@ def read(folder: Path) -> Content:
             "readable or name another folder"
         ) from error
     found = [_workload(line) for line in workload_lines]
-    while found and found[-1] is None:
-        found.pop()
     rows, kept_records = [], []
     for line in record_lines:
         row = _row(line, found)
@@ -196,27 +202,33 @@ def _workload(line: str) -> Any | None:
 def _row(line: str, workloads: Sequence[Any | None]) -> Row | None:
     try:
         index, data = json.loads(line)
-        workload = workloads[index]
+        # Of a tile's workload nothing is needed.
+        workload = workloads[index] or Workload(_module(_stub(), ""))
         record = TuningRecord.from_json(data, workload)
         row = Row(
-            op=str(workload.mod["main"].attrs[_OP]),
+            op=_notes(record.trace).get(_OP) or str(workload.mod["main"].attrs[_OP]),
             threads=int(record.target.attrs["num-cores"]),
             choice=_choice(record.trace),
             seconds=tuple(float(seconds.value) for seconds in record.run_secs),
         )
     except _BAD:
         return None
-    return row if row.seconds else None
+    return row if row.op and row.seconds else None
 
 
 def _choice(trace: Any) -> Choice:
-    insts = list(trace.insts)
-    if not insts:
-        return Choice()
-    last = insts[-1]
-    if str(last.kind.name) == "Annotate" and str(last.attrs[0]) == _TILE:
-        return Choice(tile=tuple(int(number) for number in last.inputs[1]))
-    return Choice(trace=trace_text(trace))
+    notes = _notes(trace)
+    if _TILE in notes:
+        return Choice(tile=tuple(int(number) for number in notes[_TILE]))
+    return Choice() if _OP in notes else Choice(trace=trace_text(trace))
+
+
+def _notes(trace: Any) -> dict[str, Any]:
+    """What this module has annotated."""
+    notes = [inst for inst in trace.insts if str(inst.kind.name) == "Annotate"]
+    return {
+        str(inst.attrs[0]): inst.inputs[1] for inst in notes if str(inst.attrs[0]) in (_OP, _TILE)
+    }
 
 
 def trace_text(trace: Any) -> str:
@@ -272,13 +284,17 @@ class Database:
             What the row's trace applies to; only such rows need it.
         """
         database = self._opened()
-        func = _stub() if row.choice.trace is None else workload
-        mod = _module(func, row.op)
-        sch = Schedule(mod)
         if row.choice.trace is not None:
+            mod = _module(workload, row.op)
+            sch = Schedule(mod)
             Trace.apply_json_to_schedule(json.loads(row.choice.trace), sch)
-        elif row.choice.tile is not None:
-            sch.annotate(sch.get_sblock("root"), _TILE, list(row.choice.tile))
+        else:
+            mod = _module(_stub(), "")
+            sch = Schedule(mod)
+            root = sch.get_sblock("root")
+            sch.annotate(root, _OP, row.op)
+            if row.choice.tile is not None:
+                sch.annotate(root, _TILE, list(row.choice.tile))
         cored = with_cores(target, row.threads)
         kept = database.commit_workload(mod)
         database.commit_tuning_record(TuningRecord(sch.trace, kept, list(row.seconds), cored))
