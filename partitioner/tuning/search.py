@@ -67,10 +67,22 @@ class _State:
     candidates: Iterator[Choice]
     tried: set[Choice]
     first: Sequence[Choice]
-    best: float = 1.0
+    gains: dict[Choice, float] = field(default_factory=dict)
+    rechecked: set[Choice] = field(default_factory=set)
     stale: int = 0
     done: bool = False
     written: bool = False
+
+    @property
+    def winner(self) -> Choice | None:
+        """What beats the rule's kernel by most, of what was measured thoroughly."""
+        best = max(self.gains, key=lambda choice: self.gains[choice], default=None)
+        return best if best is not None and self.gains[best] > 1 + MARGIN else None
+
+    @property
+    def best(self) -> float:
+        """The rule's time over the winner's, 1 if there is none."""
+        return self.gains[self.winner] if self.winner is not None else 1.0
 
     @property
     def total_s(self) -> float:
@@ -149,6 +161,27 @@ class Search:
             self._try(state, choices)
             return state.task.name
 
+    def recheck(self) -> str | None:
+        """Measure an op's winner once more: the best of many was also the luckiest of them.
+
+        Where it now loses, the next best takes its place, to be measured again in turn.
+
+        Returns
+        -------
+        str or None
+            The name of the op; None where all winners have stood it.
+        """
+        pending = [one for one in self.states if one.winner not in (None, *one.rechecked)]
+        if not pending:
+            return None
+        state = max(pending, key=lambda one: one.task.calls * one.default_s * (1 - 1 / one.best))
+        winner = state.winner
+        assert winner is not None
+        state.rechecked.add(winner)
+        (found,) = self._at_pace(state, (winner,), _CONFIRM_ROUNDS)
+        self._keep(state, winner, found or (LOST_S,))
+        return state.task.name
+
     @property
     def speed(self) -> float:
         """Estimated time of the model by the rules' kernels over that by the best ones."""
@@ -181,7 +214,7 @@ class Search:
         state.candidates = self._candidates(state)
         for row in rows:
             if row.choice != _RULE and len(row.seconds) >= CONFIRMED:
-                state.best = max(state.best, default_s / row.median_s)
+                state.gains[row.choice] = default_s / row.median_s
         return state
 
     def _candidates(self, state: _State) -> Iterator[Choice]:
@@ -234,13 +267,17 @@ class Search:
         (found,) = self._at_pace(state, (choice,), _CONFIRM_ROUNDS)
         if not found:
             return
-        # What is far behind is measured less often; that it lost is certain all the same.
-        if len(found) < CONFIRMED:
-            found = found * CONFIRMED
-        self._write(state, choice, found)
-        gain = state.default_s / statistics.median(found)
-        if gain > state.best * (1 + MARGIN):
-            state.best, state.stale = gain, 0
+        before = state.best
+        self._keep(state, choice, found)
+        if state.best > before * (1 + MARGIN):
+            state.stale = 0
+
+    def _keep(self, state: _State, choice: Choice, found: tuple[float, ...]) -> None:
+        """Write what was measured thoroughly, and go by it."""
+        # What is far behind is measured once; that it lost is certain all the same.
+        seconds = found if len(found) >= CONFIRMED else found * CONFIRMED
+        self._write(state, choice, seconds)
+        state.gains[choice] = state.default_s / statistics.median(seconds)
 
     def _at_pace(
         self, state: _State, choices: Sequence[Choice], rounds: int

@@ -33,6 +33,8 @@ Measure = Callable[[Device, Any], Measurer]
 
 # Most depends on the kernel of one core; more threads are tried on what that has shown.
 _FIRST_SHARE = 0.7
+# At the end of a device's time its winners are measured once more.
+_RECHECK_SHARE = 0.15
 # Of what is best on fewer threads so many are tried first on more.
 _FROM_FEWER = 4
 
@@ -192,7 +194,8 @@ def _search(
             workload = lowering.workload(grouped.module, task.name, place.target)
         database.add(row, place.target, workload)
 
-    return Search(threads, measurer, write, place.until, seed, known, first)
+    until = place.until - _RECHECK_SHARE * (place.until - time.monotonic())
+    return Search(threads, measurer, write, until, seed, known, first)
 
 
 def _best_on_fewer(rows: Sequence[Row], threads: int) -> dict[str, list[Choice]]:
@@ -235,14 +238,15 @@ def _run(search: Search, grouped: Grouped, place: _Place, tell: _Teller) -> int:
             tell(f"{len(search.states)} of {total} ops measured as the rules make them")
     if failed is not None and not search.states:
         raise failed
-    while time.monotonic() < place.until:
-        name = search.step()
-        if name is None:
-            break
-        tell(
-            f"{search.speed:.2f}x the rules' speed so far, {name}, {search.finished} of {total} "
-            "ops done"
-        )
+    for until, step in ((search.until, search.step), (place.until, search.recheck)):
+        while time.monotonic() < until:
+            name = step()
+            if name is None:
+                break
+            tell(
+                f"{search.speed:.2f}x the rules' speed so far, {name}, {search.finished} of {total}"
+                " ops done"
+            )
     tell(f"{search.speed:.2f}x the rules' speed after {search.measured} candidates")
     return search.measured
 
