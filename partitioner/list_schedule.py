@@ -92,7 +92,7 @@ class ListSchedule:
                     else:
                         arrived[tensor, target] = there
             clock[stage] = now
-        return max(last, *clock)
+        return float(max(last, *clock))
 
     def _targets(self, tensor: int, source: int, stage_of: Sequence[int]) -> Iterator[int]:
         """Other stages that read a tensor, by their first reader."""

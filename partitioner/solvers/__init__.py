@@ -30,7 +30,12 @@ from partitioner.solvers.latency.apart import run_apart
 from partitioner.solvers.latency.solve import run_latency
 from partitioner.solvers.lexicographic import solve_second
 from partitioner.solvers.limits import Clock, Limits, Progress
-from partitioner.solvers.listed import solve as listed
+from partitioner.solvers.listed.solve import (
+    list_counts,
+    require_list,
+    run_listed,
+    run_listed_cpsat,
+)
 from partitioner.solvers.milp.highs import highs
 from partitioner.solvers.neighbours import neighbours
 from partitioner.solvers.pipeline import begin, run_cpsat, run_dp, run_pipeline
@@ -101,8 +106,8 @@ def _dp(problem: Problem, limits: Limits) -> Solution:
 def _cpsat(problem: Problem, limits: Limits) -> Solution:
     """CP-SAT alone."""
     session = Session(problem, limits, "cpsat")
-    if listed.counts(problem):
-        listed.run_listed_cpsat(session)
+    if list_counts(problem):
+        run_listed_cpsat(session)
         return session.result()
     if not problem.contiguous:
         run_free_cpsat(session)
@@ -116,10 +121,10 @@ def _cpsat(problem: Problem, limits: Limits) -> Solution:
 
 def _auto(problem: Problem, limits: Limits) -> Solution:
     """Without the options that others replace, whichever methods suit the problem."""
-    if listed.counts(problem):
-        listed.require(problem)
+    if list_counts(problem):
+        require_list(problem)
         session = Session(problem, limits, "auto")
-        listed.run_listed(session)
+        run_listed(session)
         return session.result()
     fewer = trimmed(problem)
     if fewer is None:
@@ -208,8 +213,8 @@ def solve(
     if workers is not None:
         limits = replace(limits, workers=workers)
     run = known[method]
-    if listed.counts(problem) and method != "brute":
-        listed.require(problem)
+    if list_counts(problem) and method != "brute":
+        require_list(problem)
         if method not in ("auto", "cpsat"):
             raise ProblemError(
                 f"method {method!r} adds up stages and does not treat the latency of the model "

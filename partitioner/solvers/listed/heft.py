@@ -48,7 +48,8 @@ def _by_rank(problem: Problem) -> list[int]:
         for reader in problem.consumers[tensor]:
             rank[maker] = max(rank[maker], time[maker] + way + rank[reader])
     # Ops of equal rank, which take no time, stay in their order, which is topological.
-    return np.argsort(-rank, kind="stable").tolist()
+    order: list[int] = np.argsort(-rank, kind="stable").tolist()
+    return order
 
 
 def _placed(

@@ -32,8 +32,6 @@ class _Price:
     link: tuple[int, ...]
 
 
-
-
 class ListRows(FreeRows):
     """Rows of a free model with a clock for each op, stage and link.
 

@@ -19,7 +19,7 @@ from partitioner.solvers.listed.walk import scorer, walked
 from partitioner.solvers.scoring import scored
 from partitioner.solvers.session import Session
 
-__all__ = ["counts", "require", "run_listed", "run_listed_cpsat"]
+__all__ = ["list_counts", "require_list", "run_listed", "run_listed_cpsat"]
 
 # Units that CP-SAT is as quick with as any search for a better start.
 _FEW = 12
@@ -29,14 +29,14 @@ _STEPS = 60_000
 _ROUNDING = 1e-9
 
 
-def counts(problem: Problem) -> bool:
+def list_counts(problem: Problem) -> bool:
     """Whether the latency ``list`` matters for a problem."""
     latency = Objective.LATENCY in (problem.objective, problem.second)
     latency = latency or bool(np.isfinite(problem.latency_cap_s))
     return problem.latency_model is LatencyModel.LIST and latency
 
 
-def require(problem: Problem) -> None:
+def require_list(problem: Problem) -> None:
     """Refuse what the methods here do not treat.
 
     Raises
@@ -88,7 +88,7 @@ def run_listed_cpsat(session: Session) -> None:
 def _modelled(session: Session) -> FreeModel | None:
     """Loads of the period, of which those of stages and links bound the latency."""
     problem = session.problem
-    require(problem)
+    require_list(problem)
     loads = replace(problem, objective=Objective.PERIOD, latency_cap_s=float("inf"))
     model = free_model(loads, session.units)
     model.aim = model.loads_of("slot", "link")
