@@ -31,6 +31,7 @@ from partitioner.errors import InfeasibleError, NoneFoundError
 from partitioner.evaluation import evaluate
 from partitioner.problem import LatencyModel, Objective, Problem, Solution
 from partitioner.solvers import solve
+from partitioner.solvers.listed.bounds import load_bound, path_bound
 
 MODELS = (LatencyModel.SERIAL, LatencyModel.LIST)
 _SIZES = {2: 2, 3: 4, 4: 9, 5: 13, 6: 16, 7: 18, 8: 19, 9: 19}
@@ -119,9 +120,18 @@ def failures(seed: int, counted: Counter[str] | None = None) -> list[str]:
         counted["milliseconds of exact methods"] += round(1e3 * (time.perf_counter() - begin))
         found += (
             f"seed {seed} {model} {memory} {method}: {text}"
-            for text in disagreements(problem, mine, best)
+            for text in (*disagreements(problem, mine, best), *_too_high(problem, best))
         )
     return found
+
+
+def _too_high(problem: Problem, best: Solution | None) -> Iterator[str]:
+    """Bounds without search that are above the best; the exact methods may not need them."""
+    if best is None or problem.latency_model is not LatencyModel.LIST:
+        return
+    for name, bound in (("path", path_bound(problem)), ("load", load_bound(problem, 10.0))):
+        if bound > best.stats.objective * (1 + 1e-9):
+            yield f"{name} bound {bound!r} is above the best, {best.stats.objective!r}"
 
 
 def _solved(problem: Problem, method: str) -> Solution | None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.optimize import linprog
+from scipy.sparse import coo_array
 
 from partitioner.problem import Floats, Problem
+from partitioner.solvers.listed.segments import Segment, segments
 
 __all__ = ["load_bound", "path_bound", "tails"]
 
-# Sums of floats taken in another order than `evaluation` takes them differ by less than this, and
-# so does what a linear program takes for feasible.
+# Sums of floats taken in another order than `evaluation` takes them differ by less than this.
 _SLACK = 1.0 - 1e-9
-_PROGRAM = 1.0 - 1e-6
+_TOLERANCE = 1e-7
+_MOST_ENTRIES = 1_000_000
 
 
 def path_bound(problem: Problem) -> float:
@@ -73,31 +75,74 @@ def tails(problem: Problem) -> Floats:
     return tail
 
 
-def load_bound(problem: Problem) -> float:
-    """Op times spread over all there is as evenly as it goes, seconds; 0 where that says nothing.
+def load_bound(problem: Problem, time_s: float) -> float:
+    """Ops spread over all there is as evenly as it goes, part of the graph by part, seconds.
 
-    A stage occupies its resources all the time, so that of each resource no more seconds are used
-    than it has units times the latency.
+    A linear program: when each op begins, and which parts of it are where. A stage occupies its
+    resources all the time, so that between two moments no more seconds of one are used than it has
+    units times the time between.
+
+    Returns
+    -------
+    float
+        0 where that says nothing, or not within `time_s`.
     """
     runs, times = problem.runs(), problem.time_s
+    scale = float(times[runs].max(initial=0.0))
+    tight = np.flatnonzero(problem.uses.any(axis=0) & (problem.capacity > 0)).tolist()
+    if scale <= 0 or not runs.any(axis=1).all() or time_s <= 0:
+        return 0.0
+    n = problem.n_ops
     ops, options = np.nonzero(runs)
-    tight = np.flatnonzero(problem.uses.any(axis=0) & (problem.capacity > 0))
-    if not len(tight) or not runs.any(axis=1).all():
-        return 0.0
-    pairs = np.arange(len(ops))
-    once = np.zeros((problem.n_ops, len(pairs) + 1))
-    once[ops, pairs] = 1.0
-    used = np.zeros((len(tight), len(pairs) + 1))
-    used[:, :-1] = problem.uses[options][:, tight].T * times[ops, options]
-    used[:, -1] = -problem.capacity[tight]
-    scale = float(times[runs].max())
-    if scale <= 0:
-        return 0.0
-    used[:, :-1] /= scale
-    cost = np.zeros(len(pairs) + 1)
+    pairs, seconds = np.arange(len(ops)), times[ops, options] / scale
+    of_op = np.split(pairs, np.flatnonzero(np.diff(ops)) + 1)
+    # Columns: the parts, when each op begins, and the latency.
+    begin, size = len(pairs), len(pairs) + n + 1
+    entries: list[tuple[int, int, float]] = []
+    row = 0
+
+    def add(column: int, factor: float) -> None:
+        entries.append((row, column, factor))
+
+    def after(op: int, factor: float) -> None:
+        """A multiple of the time at which an op ends; -1 is the beginning."""
+        if op >= 0:
+            add(begin + op, factor)
+            for pair in of_op[op].tolist():
+                add(pair, factor * float(seconds[pair]))
+
+    for u, v in (*problem.edges, *((op, n) for op in range(n))):
+        after(u, 1.0)
+        add(begin + v, -1.0)
+        row += 1
+    whole = Segment(-1, n, tuple(range(n)))
+    for each in (whole, *(s for s in segments(problem) if s != whole)):
+        for resource in tight:
+            units = float(problem.capacity[resource])
+            for op in each.between:
+                for pair in of_op[op].tolist():
+                    add(pair, float(problem.uses[options[pair], resource]) * seconds[pair])
+            after(each.first, units)
+            add(begin + each.last, -units)
+            row += 1
+        if len(entries) > _MOST_ENTRIES:
+            break
+    rows, columns, factors = (np.array(each) for each in zip(*entries, strict=True))
+    cost = np.zeros(size)
     cost[-1] = 1.0
-    found = linprog(cost, A_ub=used, b_ub=np.zeros(len(tight)), A_eq=once, b_eq=np.ones(len(once)))
-    return float(found.fun) * scale * _PROGRAM if found.status == 0 else 0.0
+    found = linprog(
+        cost,
+        A_ub=coo_array((factors, (rows, columns)), shape=(row, size)),
+        b_ub=np.zeros(row),
+        A_eq=coo_array((np.ones(len(pairs)), (ops, pairs)), shape=(n, size)),
+        b_eq=np.ones(n),
+        options={"time_limit": time_s},
+    )
+    if found.status != 0:
+        return 0.0
+    # What its tolerance of reduced costs can make of the columns at most.
+    over = _TOLERANCE * float(np.abs(found.x).sum())
+    return max(0.0, float(found.fun) - over) * scale * _SLACK
 
 
 def _way(problem: Problem, tensor: int) -> Floats:

@@ -16,6 +16,7 @@ from typing import Any
 from partitioner.problem import TransferCost
 from partitioner.solvers.free.cpsat import FreeRows
 from partitioner.solvers.free.model import FreeModel
+from partitioner.solvers.listed.segments import Segment, segments
 
 __all__ = ["ListRows"]
 
@@ -49,13 +50,14 @@ class ListRows(FreeRows):
         problem, units = model.problem, model.units
         self._quantum = quantum
         self._unit = {op: unit for unit, ops in enumerate(units.members) for op in ops}
+        self._begins: list[Any] = []
         self._ends: list[Any] = []
         self._links: dict[tuple[int, ...], Any] = {}
         self._clock: list[Any] = [
             self._steps(float(problem.host_s[option])) for option in model.option_of
         ]
-        # By tensor and reader: when it has arrived, and the seconds of receiving it.
-        self._arrived: dict[tuple[int, int], tuple[Any, Any]] = {}
+        # By tensor and reader: when it has arrived, the seconds of receiving it, and all it takes.
+        self._arrived: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
         made: list[list[int]] = [[] for _ in range(problem.n_ops + 1)]
         read: list[list[int]] = [[] for _ in range(problem.n_ops)]
         for tensor in sorted(range(problem.n_tensors), key=lambda t: (int(problem.producer[t]), t)):
@@ -66,6 +68,21 @@ class ListRows(FreeRows):
             self._leave(tensor, _CALLER, 0)
         for op in range(problem.n_ops):
             self._run(op, read[op], made[op])
+        for segment in segments(problem):
+            self._add_segment(segment)
+
+    def _add_segment(self, segment: Segment) -> None:
+        """What a slot runs in a segment takes no longer than the segment does."""
+        problem, model = self.model.problem, self.model
+        first = self._ends[segment.first] if segment.first >= 0 else 0
+        last = self._begins[segment.last] if segment.last < problem.n_ops else self.goal
+        for slot, option in enumerate(model.option_of):
+            busy: Any = 0
+            for op in segment.between:
+                here = self.at[self._unit[op]][slot]
+                if slot in model.slots_of[self._unit[op]]:
+                    busy = busy + self._steps(float(problem.time_s[op, option])) * here
+            self.cp.add(last >= first + busy)
 
     def _steps(self, seconds: float) -> int:
         return int(min(seconds / self._quantum, 2.0 * self.cap))
@@ -84,18 +101,22 @@ class ListRows(FreeRows):
         begin = self._time()
         receiving: Any = 0
         for tensor in reversed(read):
-            if problem.producer[tensor] >= 0:
-                cp.add(begin >= self._ends[int(problem.producer[tensor])])
+            maker = int(problem.producer[tensor])
+            end = self._ends[maker] if maker >= 0 else 0
             if (tensor, op) in self._arrived:
-                there, cost = self._arrived[tensor, op]
+                there, cost, whole = self._arrived[tensor, op]
                 receiving = receiving + cost
                 cp.add(begin >= there + receiving)
+                # It follows, and the linear relaxation sees it.
+                end = end + whole
+            cp.add(begin >= end)
         spent: Any = 0
         for slot, here in self._places(op):
             cp.add(begin >= self._clock[slot] + receiving).only_enforce_if(here)
             seconds = float(problem.time_s[op, self.model.option_of[slot]])
             spent = spent + self._steps(seconds) * here
         end = begin + spent
+        self._begins.append(begin)
         self._ends.append(end)
         for tensor in made:
             end = self._leave(tensor, op, end)
@@ -122,19 +143,21 @@ class ListRows(FreeRows):
             now = sent
         for reader, each in copies.items():
             received: Any = 0
+            whole: Any = 0
             there = self._time()
             for price, literals in each.items():
                 for literal in literals:
                     if not problem.send_once:
                         now = now + price.send * literal
                     received = received + price.recv * literal
+                    whole = whole + (price.send + price.carry + price.recv) * literal
             for price, literals in each.items():
                 for literal in literals:
                     self._carry(price, literal, now, there)
             if reader == _CALLER:
                 cp.add(self.goal >= there)
             elif each:
-                self._arrived[tensor, reader] = (there, received)
+                self._arrived[tensor, reader] = (there, received, whole)
         return now
 
     def _carry(self, price: _Price, literal: Any, sent: Any, there: Any) -> None:

@@ -25,6 +25,7 @@ __all__ = ["list_counts", "require_list", "run_listed", "run_listed_cpsat"]
 _FEW = 12
 # Shares of the time limit that walks take before CP-SAT, and of what is left when it has ended.
 _WALK, _AGAIN = 0.15, 0.9
+_BOUND = 0.1
 _STEPS = 60_000
 _ROUNDING = 1e-9
 
@@ -64,7 +65,9 @@ def run_listed(session: Session) -> None:
         problem, limits = session.problem, session.limits
         few = len(model.slots_of) <= _FEW
         _start(session, model)
-        session.prove(max(path_bound(problem), load_bound(problem)))
+        session.prove(path_bound(problem))
+        if session.open and not few:
+            session.prove(load_bound(problem, _BOUND * session.clock.left_s))
         if session.open and not few:
             _walk(session, model, _WALK * limits.time_limit_s, limits.seed)
         if session.open:
