@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from partitioner.evaluation import evaluate
-from partitioner.problem import Objective, Problem, Solution
+from partitioner.problem import LatencyModel, Objective, Problem, Solution
 from partitioner.solvers.diagnosis.oracle import CAPPED, Oracle
 
 __all__ = ["LIMITS", "Lift", "Limit"]
@@ -239,8 +239,9 @@ def _whole(
 def _caps(problem: Problem) -> Iterator[Limit]:
     """Limits on period and latency."""
     for name, objective in CAPPED.items():
-        # Groups of `same_option` are solved for latency only.
-        known = objective is Objective.LATENCY or not problem.same_option
+        # Groups of `same_option` and the latency model `list` are solved for latency only.
+        alone = bool(problem.same_option) or problem.latency_model is LatencyModel.LIST
+        known = objective is Objective.LATENCY or not alone
         if known and np.isfinite(getattr(problem, name)):
             yield _cap(name, objective)
 

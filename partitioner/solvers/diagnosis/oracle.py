@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from partitioner.errors import InfeasibleError, NoneFoundError
-from partitioner.problem import Objective, Problem, Solution, Status, TransferCost
+from partitioner.problem import LatencyModel, Objective, Problem, Solution, Status, TransferCost
 from partitioner.solvers import solve
 from partitioner.solvers.limits import Clock
 
@@ -75,9 +75,10 @@ def _costless(problem: Problem) -> Problem:
     """The same limits with a period, or latency, of one second for every assignment.
 
     The first assignment that is found is then proven optimal. One op takes time: for a period as
-    many seconds as its option has replicas. Groups of `same_option` are solved for latency only.
+    many seconds as its option has replicas. Groups of `same_option`, and the latency model
+    ``list``, are solved for latency only.
     """
-    latency = bool(problem.same_option)
+    latency = bool(problem.same_option) or problem.latency_model is LatencyModel.LIST
     times = np.where(np.isfinite(problem.time_s), 0.0, np.inf)
     times[0] += 1.0 if latency else problem.replicas
     nothing = TransferCost.zero(problem.n_options)
