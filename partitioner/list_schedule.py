@@ -73,7 +73,8 @@ class ListSchedule:
                     source = ends[stage_of[maker] if maker >= 0 else caller]
                     cost = self._recv.most(source, ends[stage], self._amount[tensor])
                     now = max(now, there) + cost
-            now += max(self._times[op][o] for o in options[stage])
+            times = self._times[op]
+            now += max([times[o] for o in options[stage]])
             for tensor in self._made[op]:
                 targets = list(self._targets(tensor, stage, stage_of))
                 if self._to_caller[tensor]:
@@ -112,6 +113,8 @@ class ListSchedule:
         links: dict[tuple[int, ...], float],
     ) -> float:
         """When a tensor that is sent at `sent` arrives."""
+        if self._link.free:
+            return sent
         amount = self._amount[tensor]
         cost, a, b = max(
             (self._link.seconds(a, b, amount), a, b) for a in ends[source] for b in ends[target]
@@ -129,11 +132,16 @@ class _Cost:
 
     def __init__(self, cost: TransferCost) -> None:
         self._base, self._unit = cost.base_s.tolist(), cost.per_unit_s.tolist()
+        self.free = not (cost.base_s.any() or cost.per_unit_s.any())
 
     def seconds(self, source: int, target: int, amount: float) -> float:
         """As `TransferCost.seconds`."""
-        return float(self._base[source][target] + amount * self._unit[source][target])
+        seconds: float = self._base[source][target] + amount * self._unit[source][target]
+        return seconds
 
     def most(self, sources: Sequence[int], targets: Sequence[int], amount: float) -> float:
         """The dearest between any two of the options."""
+        if len(sources) == 1 and len(targets) == 1:
+            # Nearly always; local search asks for nothing else, often.
+            return self.seconds(sources[0], targets[0], amount)
         return max(self.seconds(a, b, amount) for a in sources for b in targets)
