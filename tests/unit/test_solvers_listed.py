@@ -13,7 +13,7 @@ from problem_builder import build, uniform
 from partitioner.errors import InfeasibleError, ProblemError
 from partitioner.evaluation import evaluate
 from partitioner.problem import LatencyModel, Objective, Problem, Status
-from partitioner.solvers import solve
+from partitioner.solvers import diagnose, solve
 from partitioner.solvers.free.model import free_model
 from partitioner.solvers.limits import RELATIVE
 from partitioner.solvers.listed.bounds import load_bound, path_bound, tails
@@ -182,3 +182,15 @@ def test_other_aims_beside_it_are_refused() -> None:
     # Where the latency does not matter its model does not either.
     period = dataclasses.replace(problem, objective=Objective.PERIOD)
     assert solve(period, time_limit_s=60, workers=1).evaluation.period_s == pytest.approx(3.0)
+
+
+def test_what_is_in_the_way_is_said() -> None:
+    constants = {"constant_bytes": np.full(8, 10.0), "constant_ops": tuple((i,) for i in range(8))}
+    pools = {"pool_of": np.arange(3), "pool_bytes": np.array([60.0, 20.0, 0.0])}
+    problem = placed(np.ones((8, 3)), BRANCHES, latency_cap_s=5.5, **constants, **pools)
+    with pytest.raises(InfeasibleError):
+        solve(problem, time_limit_s=60, workers=1)
+    causes = diagnose(problem, time_limit_s=60)
+    # 6 s is the least within the budgets.
+    cap = next(cause for cause in causes if "latency" in cause.limit)
+    assert cap.demand == pytest.approx(6.0)

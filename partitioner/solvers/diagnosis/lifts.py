@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from partitioner.evaluation import evaluate
-from partitioner.problem import LatencyModel, Objective, Problem, Solution
-from partitioner.solvers.diagnosis.oracle import CAPPED, Oracle
+from partitioner.problem import Objective, Problem, Solution
+from partitioner.solvers.diagnosis.oracle import CAPPED, Oracle, latency_alone
 
 __all__ = ["LIMITS", "Lift", "Limit"]
 
@@ -240,8 +240,7 @@ def _caps(problem: Problem) -> Iterator[Limit]:
     """Limits on period and latency."""
     for name, objective in CAPPED.items():
         # Groups of `same_option` and the latency model `list` are solved for latency only.
-        alone = bool(problem.same_option) or problem.latency_model is LatencyModel.LIST
-        known = objective is Objective.LATENCY or not alone
+        known = objective is Objective.LATENCY or not latency_alone(problem)
         if known and np.isfinite(getattr(problem, name)):
             yield _cap(name, objective)
 
