@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partitioner.errors import ProblemError
+from partitioner.list_schedule import ListSchedule
 from partitioner.problem import Evaluation, LatencyModel, Problem
 
 __all__ = ["evaluate"]
@@ -79,7 +80,7 @@ def evaluate(
     loads = [(f"stage {s}", time) for s, time in enumerate(stage_period)] + list(links.items())
     bottleneck, period = max(loads, key=lambda load: load[1])
 
-    latency = _latency(problem, replicas, hops, busy)
+    latency = _latency(problem, stage_of, replicas, hops, busy)
     stage_bytes = _stage_bytes(problem, stage_of, stages, hops)
     pools = np.zeros(len(problem.pool_bytes))
     for options, size in zip(replicas, stage_bytes, strict=True):
@@ -230,14 +231,18 @@ def _host_loads(
 
 def _latency(
     problem: Problem,
+    stage_of: Sequence[int],
     placements: Sequence[Sequence[int]],
     hops: Sequence[_Hop],
     busy: Sequence[Sequence[float]],
 ) -> float:
     """One item through an empty pipeline, on the slowest replica of each stage.
 
-    Stages that are not contiguous visit each other in turns, so their times can only be added up.
+    Stages that are not contiguous visit each other in turns, so their times can only be added up,
+    unless they are looked at op by op.
     """
+    if problem.latency_model is LatencyModel.LIST:
+        return ListSchedule(problem).latency(stage_of, placements)
     ends = [*placements, (problem.n_options,)]
 
     def link_s(hop: _Hop) -> float:

@@ -57,6 +57,9 @@ class LatencyModel(Enum):
     """Everything in a row: the sum of op times, host times and transfers."""
     ATOMIC = "atomic"
     """Each stage runs as a whole once its inputs are there; independent stages overlap."""
+    LIST = "list"
+    """Each stage runs one op at a time in op order, each as soon as its own inputs are there;
+    stages overlap (`partitioner.list_schedule`). The ops of a stage may lie anywhere."""
 
 
 class Status(Enum):
@@ -156,7 +159,7 @@ class Problem:
     contiguous : bool
         True: stages are numbered along the edges, so that a pipeline can run them in order.
         False: the ops of a stage may lie anywhere and stage numbers are labels; latency is then
-        the serial sum.
+        the serial sum, unless the model is ``LIST``.
     replicas : array of int, shape (n_options,)
         Equal replicas that a stage on that option runs as; they share items, so that its period
         is its busy time over their number, and each holds the stage's memory. `uses` counts all
@@ -172,7 +175,7 @@ class Problem:
     period_cap_s, latency_cap_s : float
         Limits on the period and the latency; inf for none.
     latency_model : LatencyModel
-        How latency is counted.
+        How latency is counted; ``LIST`` needs a problem that is not contiguous.
 
     Raises
     ------

@@ -93,6 +93,11 @@ def _check_values(p: Problem) -> None:
 
 
 def _check_structure(p: Problem) -> None:
+    if p.contiguous and p.latency_model.value == "list":
+        raise ProblemError(
+            "the latency model is 'list', by which stages hand ops to and fro, and the problem is "
+            "contiguous; set contiguous=False, or count latency as 'atomic' or 'serial'"
+        )
     if ((p.pool_of < 0) | (p.pool_of >= len(p.pool_bytes))).any():
         raise ProblemError(f"pool_of must name one of {len(p.pool_bytes)} pools")
     for tensor, (producer, readers) in enumerate(zip(p.producer, p.consumers, strict=True)):

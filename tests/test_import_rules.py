@@ -38,7 +38,7 @@ ROOMS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         ("problem", "problem_check"),
         "plain arrays: knows no graph, machine or profile",
     ),
-    ("evaluation", ("evaluation",), "the one scorer of problems"),
+    ("evaluation", ("evaluation", "list_schedule"), "the one scorer of problems"),
     ("cost", ("cost",), "graph, machine and profile become a problem"),
     ("solvers", ("solvers",), "problem in, solution out; see ONLY"),
     ("instance", ("instance",), "problems and solutions as files; see ONLY"),

@@ -20,7 +20,7 @@ from partitioner.instance import (
     read_instance,
     solution_file,
 )
-from partitioner.problem import Objective, Problem, Solution, Status
+from partitioner.problem import LatencyModel, Objective, Problem, Solution, Status
 
 if TYPE_CHECKING:  # solvers load OR-Tools, which other commands do not need
     from partitioner.solvers import Progress, Replicated
@@ -172,7 +172,8 @@ def _text(instance: Instance, solutions: Sequence[Solution]) -> str:
 
 
 def _latency_name(problem: Problem) -> str:
-    return problem.latency_model.value if problem.contiguous else "serial"
+    listed = problem.latency_model is LatencyModel.LIST
+    return problem.latency_model.value if problem.contiguous or listed else "serial"
 
 
 def _stage_table(problem: Problem, solution: Solution) -> str:

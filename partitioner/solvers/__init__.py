@@ -30,6 +30,12 @@ from partitioner.solvers.latency.apart import run_apart
 from partitioner.solvers.latency.solve import run_latency
 from partitioner.solvers.lexicographic import solve_second
 from partitioner.solvers.limits import Clock, Limits, Progress
+from partitioner.solvers.listed.solve import (
+    list_counts,
+    require_list,
+    run_listed,
+    run_listed_cpsat,
+)
 from partitioner.solvers.milp.highs import highs
 from partitioner.solvers.neighbours import neighbours
 from partitioner.solvers.pipeline import begin, run_cpsat, run_dp, run_pipeline
@@ -100,6 +106,9 @@ def _dp(problem: Problem, limits: Limits) -> Solution:
 def _cpsat(problem: Problem, limits: Limits) -> Solution:
     """CP-SAT alone."""
     session = Session(problem, limits, "cpsat")
+    if list_counts(problem):
+        run_listed_cpsat(session)
+        return session.result()
     if not problem.contiguous:
         run_free_cpsat(session)
         return session.result()
@@ -112,6 +121,11 @@ def _cpsat(problem: Problem, limits: Limits) -> Solution:
 
 def _auto(problem: Problem, limits: Limits) -> Solution:
     """Without the options that others replace, whichever methods suit the problem."""
+    if list_counts(problem):
+        require_list(problem)
+        session = Session(problem, limits, "auto")
+        run_listed(session)
+        return session.result()
     fewer = trimmed(problem)
     if fewer is None:
         return _in_turn(problem, limits)
@@ -199,6 +213,13 @@ def solve(
     if workers is not None:
         limits = replace(limits, workers=workers)
     run = known[method]
+    if list_counts(problem) and method != "brute":
+        require_list(problem)
+        if method not in ("auto", "cpsat"):
+            raise ProblemError(
+                f"method {method!r} adds up stages and does not treat the latency of the model "
+                "'list', whose stages overlap op by op; use method 'auto', 'cpsat' or 'brute'"
+            )
     if problem.second is None:
         return run(problem, limits)
     clock = Clock(time_limit_s)

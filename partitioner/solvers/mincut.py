@@ -62,6 +62,8 @@ def applies(problem: Problem) -> bool:
         return False
     if problem.contiguous and problem.latency_model is not LatencyModel.SERIAL:
         return False
+    if problem.latency_model is LatencyModel.LIST:
+        return False
     usable = len(_usable(problem))
     return usable <= 2 or (most_stages(problem) <= 2 and usable * (usable - 1) <= 2 * _MOST_PAIRS)
 

@@ -29,7 +29,7 @@ _OPS = {2: 3, 3: 7, 4: 16, 5: 22, 6: 22, 7: 14, 8: 10, 9: 6}
 
 def drawn(seed: int) -> Problem:
     """A problem of 2 to 9 ops on 2 or 3 devices."""
-    draw = _Draw(seed)
+    draw = Draw(seed)
     draw.graph()
     draw.devices()
     draw.times()
@@ -43,8 +43,11 @@ def drawn(seed: int) -> Problem:
     return draw.limited(problem)
 
 
-class _Draw:
+class Draw:
     """The parts of a problem as they are drawn."""
+
+    sizes = _OPS
+    """Numbers of ops with their weights."""
 
     def __init__(self, seed: int) -> None:
         self.chance, self.rng = random.Random(seed), np.random.default_rng(seed)
@@ -60,7 +63,7 @@ class _Draw:
 
     def graph(self) -> None:
         """Tensors between ops: a chain, a sparse or a dense graph, with inputs and outputs."""
-        self.n = self.chance.choices(list(_OPS), list(_OPS.values()))[0]
+        self.n = self.chance.choices(list(self.sizes), list(self.sizes.values()))[0]
         fans = self.chance.choice([[1], [0, 1, 1, 2], [1, 1, 2, 3]])
         self.tensors: list[tuple[int, tuple[int, ...], float, bool]] = []
         for op in range(self.n):
@@ -274,14 +277,16 @@ def features(problem: Problem) -> frozenset[str]:
     latency = p.objective is Objective.LATENCY or np.isfinite(p.latency_cap_s)
     latency = latency or p.second is Objective.LATENCY
     atomic = p.latency_model is LatencyModel.ATOMIC and p.contiguous
+    listed = p.latency_model is LatencyModel.LIST
     units = p.capacity.sum() if p.uses.any(axis=1).all() else p.n_ops
     columns = {column.tobytes() for column in np.ascontiguousarray(p.time_s.T)}
     found = {
         "contiguous": p.contiguous,
         "free": not p.contiguous,
         "period alone": not latency,
-        "serial latency": latency and not atomic,
+        "serial latency": latency and not (atomic or listed),
         "atomic latency": latency and atomic,
+        "list latency": latency and listed,
         "second objective": p.second is not None,
         "period cap": np.isfinite(p.period_cap_s),
         "latency cap": np.isfinite(p.latency_cap_s),

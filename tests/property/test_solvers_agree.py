@@ -8,12 +8,13 @@ import random
 from itertools import islice
 
 import numpy as np
+import placements
 import pytest
 from differential import Summary, disagreements, trial
 from drawn_problems import drawn, features
 from solver_instances import network
 
-from partitioner.problem import Objective, Status
+from partitioner.problem import LatencyModel, Objective, Status
 from partitioner.solvers import solve
 from partitioner.solvers.brute.scores import Scores
 from partitioner.solvers.brute.search import assignment, chunks
@@ -92,3 +93,22 @@ def test_networks_by_two_methods(seed: int, ops: int, devices: int, equal: bool)
     by_table, by_search = (solve(problem, method=m, time_limit_s=60) for m in ("dp", "cpsat"))
     for found in (by_table, by_search):
         assert list(disagreements(problem, found, by_table)) == []
+
+
+@pytest.mark.parametrize("first", range(0, 30, 10))
+def test_placements_by_exhaustive_search(first: int) -> None:
+    """A sample of `placements.py`: the latency of free assignments, serial and op by op."""
+    for seed in range(first, first + 10):
+        assert placements.failures(seed) == []
+
+
+def test_list_latency_is_between_the_longest_op_and_the_serial_sum() -> None:
+    for seed in range(60):
+        problem = next(placements.placements(seed))
+        listed = dataclasses.replace(problem, latency_model=LatencyModel.LIST)
+        chunk = next(chunks(problem))
+        for row in range(0, len(chunk.count), max(1, len(chunk.count) // 5)):
+            serial = assignment(problem, chunk, row).evaluation
+            overlapped = assignment(listed, chunk, row).evaluation
+            assert overlapped.latency_s <= serial.latency_s * (1 + 1e-12)
+            assert overlapped.latency_s >= max(map(sum, serial.compute_s)) * (1 - 1e-12)

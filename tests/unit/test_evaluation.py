@@ -10,7 +10,7 @@ from problem_builder import build, uniform
 
 from partitioner.errors import ProblemError
 from partitioner.evaluation import evaluate
-from partitioner.problem import LatencyModel, TransferCost
+from partitioner.problem import LatencyModel, Problem, TransferCost
 
 # Three ops in a chain on two devices: 2, 3, 5 s on dev0 and twice that on dev1. The input is of
 # 1 unit, the tensors between of 4 and 6, the output of 2.
@@ -51,6 +51,86 @@ def test_chain_with_copies() -> None:
     assert dict(found.link_s) == {"caller": pytest.approx(0.35)}
     # One after the other, without a link: 4.61 + 8.9.
     assert found.latency_s == pytest.approx(13.51)
+
+
+def listed(problem: Problem, stage_of: tuple[int, ...], options: tuple[int, ...]) -> float:
+    free = dataclasses.replace(problem, contiguous=False, latency_model=LatencyModel.LIST)
+    return evaluate(free, stage_of, [(option,) for option in options]).latency_s
+
+
+# op0 feeds op1 and op2, op3 reads both; all tensors are of 1 unit, the last is an output.
+BRANCHES = [
+    (-1, (0,), 1.0, False),
+    (0, (1, 2), 1.0, False),
+    (1, (3,), 1.0, False),
+    (2, (3,), 1.0, False),
+    (3, (), 1.0, True),
+]
+BRANCH_TIMES = np.array([[1.0, 9.0, 9.0], [2.0, 9.0, 9.0], [9.0, 4.0, 9.0], [1.0, 9.0, 9.0]])
+
+
+def test_list_latency_of_one_stage_is_the_sum() -> None:
+    problem = build(BRANCH_TIMES, BRANCHES, send=uniform(3, 0.1, 0.01), recv=uniform(3, 0.2, 0.02))
+    # 0.22 to receive the input, 1 + 2 + 9 + 1, 0.11 to send the output.
+    assert listed(problem, (0, 0, 0, 0), (0,)) == pytest.approx(13.33)
+
+
+def test_list_latency_overlaps_stages_op_by_op() -> None:
+    problem = build(BRANCH_TIMES, BRANCHES, send=uniform(3, 0.1, 0), recv=uniform(3, 0.2, 0))
+    # dev0: receives 0.2, op0 to 1.2, sends to 1.3, op1 to 3.3. dev1: receives to 1.5, op2 to 5.5,
+    # sends to 5.6. dev0: waits, receives to 5.8, op3 to 6.8, sends the output to 6.9.
+    assert listed(problem, (0, 0, 1, 0), (0, 1)) == pytest.approx(6.9)
+
+
+def test_list_latency_keeps_the_order_of_ops() -> None:
+    # op0 and op1 on dev0 go before op2 there although op1 waits for nobody and op2 is sooner done.
+    tensors = [(0, (3,), 1.0, False), (1, (3,), 1.0, False), (2, (3,), 1.0, False)]
+    times = np.array([[3.0, 9.0], [4.0, 9.0], [1.0, 9.0], [9.0, 2.0]])
+    # 3 + 4 + 1 on dev0, then 2 on dev1.
+    assert listed(build(times, tensors), (0, 0, 0, 1), (0, 1)) == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize(("once", "latency"), [(False, 6.3), (True, 5.9)])
+def test_list_latency_sends_a_tensor_once_or_to_each(once: bool, latency: float) -> None:
+    times = np.array([[1.0, 9.0, 9.0], [9.0, 4.0, 9.0], [9.0, 9.0, 4.0]])
+    tensors = [(0, (1, 2), 1.0, False)]
+    problem = build(times, tensors, send=uniform(3, 0.4, 0), recv=uniform(3, 0.5, 0))
+    problem = dataclasses.replace(problem, send_once=once)
+    # op0 to 1; sent to dev1 at 1.4 and to dev2 at 1.8, or to both at 1.4; 0.5 to receive, 4 to run.
+    assert listed(problem, (0, 1, 2), (0, 1, 2)) == pytest.approx(latency)
+
+
+def test_list_latency_receives_once_for_all_readers_of_a_stage() -> None:
+    times = np.array([[1.0, 9.0], [9.0, 2.0], [9.0, 3.0]])
+    problem = build(times, [(0, (1, 2), 1.0, False)], recv=uniform(2, 0.5, 0))
+    # 1, then 0.5 to receive, 2 and 3.
+    assert listed(problem, (0, 1, 1), (0, 1)) == pytest.approx(6.5)
+
+
+@pytest.mark.parametrize(("bus", "latency"), [(-1, 6.5), (0, 8.0)])
+def test_list_latency_has_links_carry_one_tensor_at_a_time(bus: int, latency: float) -> None:
+    # op0 on dev0 feeds op1 on dev1 and op2 on dev2, each link takes 1.5 s.
+    times = np.array([[1.0, 9.0, 9.0], [9.0, 3.0, 9.0], [9.0, 9.0, 4.0]])
+    problem = build(times, [(0, (1, 2), 1.0, False)], link=uniform(3, 1.5, 0))
+    problem = dataclasses.replace(problem, bus_of=np.full((4, 4), bus))
+    # Links of their own: both arrive at 2.5, op2 ends at 6.5. One bus: the second arrives at 4.
+    assert listed(problem, (0, 1, 2), (0, 1, 2)) == pytest.approx(latency)
+
+
+def test_list_latency_of_a_host_and_of_an_output_on_its_link() -> None:
+    times = np.array([[2.0, 9.0], [9.0, 3.0]])
+    tensors = [(0, (1,), 1.0, True), (1, (), 1.0, False)]
+    link = one_way(2, {(0, 2): 20.0})
+    problem = build(times, tensors, host_s=np.array([0.5, 4.0]), link=link)
+    # dev0: 0.5 + 2 = 2.5, and the output is on its way to 22.5. dev1: from 4 to 7.
+    assert listed(problem, (0, 1), (0, 1)) == pytest.approx(22.5)
+    without = dataclasses.replace(problem, link=TransferCost.zero(2))
+    assert listed(without, (0, 1), (0, 1)) == pytest.approx(7.0)
+
+
+def test_list_latency_needs_a_free_problem() -> None:
+    with pytest.raises(ProblemError, match="set contiguous=False"):
+        build(BRANCH_TIMES, BRANCHES, latency_model=LatencyModel.LIST)
 
 
 def test_uncut_model_pays_the_caller_alone() -> None:

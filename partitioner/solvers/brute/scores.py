@@ -173,6 +173,8 @@ class Scores:
 
     def _latency(self, rows: _Rows, busy: Floats) -> Floats:
         problem = self._p
+        if problem.latency_model is LatencyModel.LIST:
+            return self._listed(rows)
         if problem.latency_model is LatencyModel.SERIAL or not problem.contiguous:
             total: Floats = busy.sum(axis=0)
             for hop in rows.hops if self._link.any() else ():
@@ -198,6 +200,50 @@ class Scores:
         end = start + busy
         last = (end + delay[:caller, caller]).max(axis=0)
         return np.asarray(np.maximum(end.max(axis=0), last))
+
+    def _listed(self, rows: _Rows) -> Floats:
+        """One op at a time: clocks of all stages and links, moved on op by op."""
+        problem = self._p
+        clock = rows.by_option(problem.host_s)
+        links = np.zeros((int(self._resource.max()) + 1, rows.size))
+        last = np.zeros(rows.size)
+        arrived: dict[tuple[int, int], Floats] = {}
+        leaving: list[list[_Hop]] = [[] for _ in range(problem.n_ops + 1)]
+        entering: list[list[_Hop]] = [[] for _ in range(problem.n_ops)]
+        # Of one producer, tensor by tensor and then by reader, the caller last.
+        for hop in sorted(rows.hops, key=lambda h: (h.source, h.tensor, h.target % (1 << 30))):
+            leaving[hop.source].append(hop)
+            if hop.target >= 0:
+                entering[hop.target].append(hop)
+
+        def leave(op: int, now: Floats) -> Floats:
+            for tensor in dict.fromkeys(hop.tensor for hop in leaving[op]):
+                hops = [hop for hop in leaving[op] if hop.tensor == tensor]
+                sends = [self._send[tensor][hop.pair] * hop.moves * (op >= 0) for hop in hops]
+                if problem.send_once:
+                    now = now + np.max(sends, axis=0)
+                for hop, send in zip(hops, sends, strict=True):
+                    now = now if problem.send_once else now + send
+                    cost = self._link[tensor][hop.pair] * hop.moves
+                    place = (self._resource[hop.pair], rows.columns)
+                    there = np.where(cost > 0, np.maximum(now, links[place]) + cost, now)
+                    links[place] = np.where(cost > 0, there, links[place])
+                    arrived[tensor, hop.target] = there
+                    if hop.target < 0:
+                        np.maximum(last, there, out=last)
+            return now
+
+        leave(-1, np.zeros(rows.size))
+        for op in range(problem.n_ops):
+            place = (rows.chunk.stage[op], rows.columns)
+            now = clock[place]
+            for hop in entering[op]:
+                ready = np.maximum(now, arrived[hop.tensor, op])
+                ready = ready + self._recv[hop.tensor][hop.pair]
+                now = np.where(hop.moves, ready, now)
+            now = leave(op, now + problem.time_s[op][rows.option[op]])
+            clock[place] = now
+        return np.asarray(np.maximum(clock.max(axis=0), last))
 
     def pools(self, chunk: Chunk) -> Floats:
         """Bytes demanded of each pool, shape (n_pools, n_rows)."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from partitioner.evaluation import evaluate
 from partitioner.problem import Objective, Problem, Solution
-from partitioner.solvers.diagnosis.oracle import CAPPED, Oracle
+from partitioner.solvers.diagnosis.oracle import CAPPED, Oracle, latency_alone
 
 __all__ = ["LIMITS", "Lift", "Limit"]
 
@@ -239,8 +239,8 @@ def _whole(
 def _caps(problem: Problem) -> Iterator[Limit]:
     """Limits on period and latency."""
     for name, objective in CAPPED.items():
-        # Groups of `same_option` are solved for latency only.
-        known = objective is Objective.LATENCY or not problem.same_option
+        # Groups of `same_option` and the latency model `list` are solved for latency only.
+        known = objective is Objective.LATENCY or not latency_alone(problem)
         if known and np.isfinite(getattr(problem, name)):
             yield _cap(name, objective)
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from partitioner.errors import InfeasibleError, NoneFoundError
-from partitioner.problem import Objective, Problem, Solution, Status, TransferCost
+from partitioner.problem import LatencyModel, Objective, Problem, Solution, Status, TransferCost
 from partitioner.solvers import solve
 from partitioner.solvers.limits import Clock
 
-__all__ = ["CAPPED", "Oracle"]
+__all__ = ["CAPPED", "Oracle", "latency_alone"]
 
 # Of one question: what small limits leave open for longer is taken as unknown.
 _EACH_S = 5.0
@@ -41,8 +41,9 @@ class Oracle:
         for name, objective in CAPPED.items():
             cap = getattr(problem, name)
             if np.isfinite(cap):
-                if problem.same_option and objective is Objective.PERIOD:
-                    return self._solved(replace(problem, second=None))
+                if objective is Objective.PERIOD and latency_alone(problem):
+                    only = replace(problem, objective=Objective.LATENCY, second=None)
+                    return self._solved(only)
                 changed: dict[str, Any] = {name: np.inf}
                 best = self.best(replace(problem, **changed), objective)
                 if best is None or best.evaluation.value(objective) <= cap * (1 + 1e-9):
@@ -71,13 +72,19 @@ CAPPED = {"period_cap_s": Objective.PERIOD, "latency_cap_s": Objective.LATENCY}
 """Limits that depend on costs, and what to minimize to see whether they can be met."""
 
 
+def latency_alone(problem: Problem) -> bool:
+    """Whether solvers minimize nothing but the latency of such a problem."""
+    return bool(problem.same_option) or problem.latency_model is LatencyModel.LIST
+
+
 def _costless(problem: Problem) -> Problem:
     """The same limits with a period, or latency, of one second for every assignment.
 
     The first assignment that is found is then proven optimal. One op takes time: for a period as
-    many seconds as its option has replicas. Groups of `same_option` are solved for latency only.
+    many seconds as its option has replicas. Groups of `same_option`, and the latency model
+    ``list``, are solved for latency only.
     """
-    latency = bool(problem.same_option)
+    latency = latency_alone(problem)
     times = np.where(np.isfinite(problem.time_s), 0.0, np.inf)
     times[0] += 1.0 if latency else problem.replicas
     nothing = TransferCost.zero(problem.n_options)

@@ -352,6 +352,7 @@ def prove(
     time_s: float,
     limits: Limits,
     found: Callable[[list[int], float], None],
+    rows_of: type[FreeRows] = FreeRows,
 ) -> Outcome:
     """Run CP-SAT until proof or the end of time; not at all where its model would be too large.
 
@@ -371,13 +372,15 @@ def prove(
         Whose workers, seed and interruption hold; time is `time_s`.
     found : callable
         Told every assignment found and the bound at that time.
+    rows_of : type
+        What makes the rows.
     """
     if too_large(terms(model), time_s):
         return Outcome(floor, finished=False)
     clock = Clock(time_s)
     cap = 1 << bits
     quantum = ceiling / cap * (1 + 1e-9) if ceiling > 0 else 1.0
-    rows = FreeRows(model, quantum, cap)
+    rows = rows_of(model, quantum, cap)
     if floor > 0:
         rows.cp.add(rows.goal >= min(cap, int(floor / quantum * (1 - 1e-12))))
     for slots in without:

@@ -115,8 +115,8 @@ class FreeModel:
         for number, edge in enumerate(self.edges):
             for unit in {edge.producer, *edge.readers} - {-1}:
                 self.edges_of[unit].append(number)
-        self.aim = self._of(_AIMS.get(problem.objective, (problem.objective.value,)))
-        self.timed = self._of((*_AIMS[Objective.PERIOD], "latency"))
+        self.aim = self.loads_of(*_AIMS.get(problem.objective, (problem.objective.value,)))
+        self.timed = self.loads_of(*_AIMS[Objective.PERIOD], "latency")
 
     @property
     def n_slots(self) -> int:
@@ -209,7 +209,8 @@ class FreeModel:
         if problem.objective in (Objective.COPIES, Objective.MEMORY, Objective.DEVICES):
             self._load(problem.objective.value, float("inf"))
 
-    def _of(self, kinds: tuple[str, ...]) -> tuple[int, ...]:
+    def loads_of(self, *kinds: str) -> tuple[int, ...]:
+        """Loads of some kinds, by the first part of their names."""
         return tuple(
             index
             for name, index in self._index.items()

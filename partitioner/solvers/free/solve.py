@@ -12,7 +12,7 @@ from partitioner.errors import InfeasibleError, NoneFoundError, ProblemError
 from partitioner.problem import LatencyModel, Objective, Problem
 from partitioner.solvers.bounds import load_prices, lower_bound
 from partitioner.solvers.free.coarse import coarsened
-from partitioner.solvers.free.cpsat import prove
+from partitioner.solvers.free.cpsat import FreeRows, prove
 from partitioner.solvers.free.model import FreeModel, free_model
 from partitioner.solvers.free.packing import Packing
 from partitioner.solvers.free.repartition import repartition
@@ -24,7 +24,7 @@ from partitioner.solvers.reduce import reduce_ops
 from partitioner.solvers.scoring import scored
 from partitioner.solvers.session import Session
 
-__all__ = ["run_free", "run_free_cpsat"]
+__all__ = ["run_free", "run_free_cpsat", "run_rows"]
 
 # Shares of the time limit.
 _CONTIGUOUS, _WALK, _FIRST, _SURROGATE, _COLUMNS = 0.1, 0.06, 0.25, 0.22, 0.22
@@ -205,10 +205,25 @@ def _known(session: Session, model: FreeModel) -> list[int] | None:
 
 
 def _cpsat(session: Session, model: FreeModel, time_s: float, *, bounds: bool = True) -> None:
+    """CP-SAT on the loads of a free problem."""
+    ceiling = _ceiling(session.problem, model)
+    run_rows(session, model, time_s, FreeRows, ceiling, bounds=bounds)
+
+
+def run_rows(
+    session: Session,
+    model: FreeModel,
+    time_s: float,
+    rows_of: type[FreeRows],
+    most: float,
+    *,
+    bounds: bool = True,
+) -> None:
     """CP-SAT, anew with finer integers when a finished search leaves rounding open.
 
     Rounding of the objective, or of a limit that a solution breaks; with the finest integers,
-    solutions refused are left out. Without `bounds`, for a model of another problem, once.
+    solutions refused are left out. `most` is an objective that every assignment meets that keeps
+    the limits. Without `bounds`, for a model of another problem, once.
     """
     problem, limits = session.problem, session.limits
     left_s = _part(session, min(time_s, session.clock.left_s))
@@ -225,7 +240,7 @@ def _cpsat(session: Session, model: FreeModel, time_s: float, *, bounds: bool = 
         session.offer(candidate)
 
     while left_s() > 0:
-        ceiling = session.objective if session.best is not None else _ceiling(problem, model)
+        ceiling = session.objective if session.best is not None else most
         refused.clear()
         outcome = prove(
             model,
@@ -237,6 +252,7 @@ def _cpsat(session: Session, model: FreeModel, time_s: float, *, bounds: bool = 
             time_s=left_s(),
             limits=limits,
             found=found,
+            rows_of=rows_of,
         )
         if not bounds:
             return
