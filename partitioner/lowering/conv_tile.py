@@ -18,17 +18,13 @@ _TILE_BYTES = 32 * 1024
 # What a first-level cache keeps beside everything else, and half of a common second-level one.
 _NEAR_BYTES, _FAR_BYTES = 24 * 1024, 256 * 1024
 _LINE_BYTES = 64
-# Cycles, by least squares over 380 tiles of 24 convolutions on a Zen 3 core. The estimate orders
-# tiles: its first one is 6 % slower than the best measured one (geometric mean).
-_ARITHMETIC, _LINE, _FAR_LINE, _COPY, _WAITING, _FAR_WAITING, _OUTPUT = (
-    1.06,
-    0.37,
-    0.18,
-    0.58,
-    1.3,
-    4.0,
-    0.56,
-)
+# Cycles, by least squares over 380 tiles of 24 convolutions on a Zen 3 core: of each convolution's
+# tiles the one with the least estimate was 6 % slower than the best (geometric mean).
+_ARITHMETIC = 1.06  # of its ideal
+_LINE, _FAR_LINE = 0.37, 0.18  # to bring a line in, and more where the block is far
+_COPY = 0.58  # a value of the input
+_WAITING, _FAR_WAITING = 1.3, 4.0  # a vector of sums that waits, and more where these are far
+_OUTPUT = 0.56  # a value of the output
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +179,7 @@ def _parts(shape: ConvShape, channels: int) -> Iterator[int]:
     if shape.depthwise:
         yield count
         return
-    yield from (n for n in {1, 2, 4, 8, 16, shape.groups} if count % n == 0)
+    yield from (n for n in sorted({1, 2, 4, 8, 16, shape.groups}) if count % n == 0)
 
 
 def _cost(shape: ConvShape, tile: ConvTile, isa: Isa) -> float:

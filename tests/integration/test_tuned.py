@@ -12,15 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 from tvm.s_tir import Schedule
 
 from partitioner import Machine, Partition, ProfileTable, auto_partition, profile_model
+from partitioner.api import import_model
 from partitioner.cost import op_keys, options_of
 from partitioner.errors import InputError, TuningError
 from partitioner.files import cache_home
 from partitioner.frontend import Grouped
 from partitioner.lowering import Choice, host_target, tiles_of, workload
 from partitioner.lowering.isa import kind_of
+from partitioner.lowering.schedule import apply_trace
 from partitioner.machine import Device
 from partitioner.profiling import collect as job
 from partitioner.profiling.measure import InPlace
@@ -410,6 +413,25 @@ def test_what_a_killed_run_left_is_said_and_the_rest_used(
     assert part.report.kernels is not None
     assert part.report.kernels.recorded >= 1
     assert path.read_text(encoding="utf-8") == whole + whole[:40]
+
+
+def test_the_shipped_records_fit_the_rules_of_today() -> None:
+    """One that does not is passed over in silence, and counted as a record all the same."""
+    target = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "znver3"})
+    grouped, shipped = import_model("zoo:ppocr_det"), Records.shipped()  # the demo's network
+    found = {
+        (op.name, shipped.choice(op.signature, target, threads))
+        for op in grouped.graph.ops
+        for threads in (1, 2)
+    }
+    tiled = [(op, choice.tile) for op, choice in found if choice and choice.tile]
+    traced = [(op, choice.trace) for op, choice in found if choice and choice.trace]
+    assert tiled
+    assert traced
+    for op, tile in tiled:
+        assert tile in tiles_of(grouped.module, op, target), op
+    for op, trace in traced:
+        assert apply_trace(workload(grouped.module, op, target), trace) is not None, op
 
 
 def test_no_such_folder(planned: Callable[..., Partition], tmp_path: Path) -> None:
